@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Installs what is missing, then checks style, types and tests, and stops at the first that fails. Called by people and by .ci/run.
+# Arguments go to pytest: bash cluster/test.sh -m slow, bash cluster/test.sh tests/unit -k grading
+set -euo pipefail
+
+case ${1:-} in
+    -h | --help) echo "usage: bash cluster/test.sh [arguments for pytest ...]   (exit status: that of the first step that fails)" && exit 0 ;;
+esac
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+unset PYTHONDONTWRITEBYTECODE # tests start many processes that import the engines
+unset RAY_ADDRESS             # tests start Ray themselves
+
+step() {
+    printf '\n=== %s\n' "$*"
+    "$@" </dev/null
+}
+
+step bash cluster/install.sh cpu
+step .venv/bin/ruff check .
+step .venv/bin/ruff format --check .
+step .venv/bin/mypy
+step .venv/bin/python -m pytest "$@"

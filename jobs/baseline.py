@@ -1,0 +1,6 @@
+"""Job: the zero-shot baseline. `python jobs/baseline.py RECIPE.toml [section.key=value ...]`, also through `ray job submit`."""
+
+from mathrl_ray.entry import main
+
+if __name__ == "__main__":
+    raise SystemExit(main("baseline"))

@@ -1,0 +1,6 @@
+"""Job: the stages of study.stages. `python jobs/study.py RECIPE.toml [section.key=value ...]`, also through `ray job submit`."""
+
+from mathrl_ray.entry import main
+
+if __name__ == "__main__":
+    raise SystemExit(main("study"))

@@ -1,0 +1,86 @@
+"""What the driver and the stages may ask of the actors, and all that they see of them.
+
+The real ones are generator.py, learner.py and scorer.py, wrapped by Ray in placement.py; tests/fakes.py has hand-written ones.
+Everything is asynchronous, and nothing here knows Ray or an engine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mathrl_ray.types import (
+    Completion,
+    GenerationRequest,
+    Grade,
+    PolicyUpdate,
+    ResponseStatistics,
+    SamplingSettings,
+    ScoreRequest,
+    SftExample,
+    StageSettings,
+    Trajectory,
+    WeightManifest,
+)
+
+
+class Generator(Protocol):
+    """Samples responses (vLLM)."""
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """One completion a request, in the requests' order, each stamped with the versions that sampled it."""
+        ...
+
+    async def apply_weights(self, manifest: WeightManifest) -> float:
+        """Freeze what is in flight, load the published weights, go on. Returns the seconds that generation stood still.
+
+        Raises:
+            ValueError: the published names are not the ones that the engine expects; nothing was changed.
+        """
+        ...
+
+
+class Learner(Protocol):
+    """Holds the policy that is trained (DeepSpeed)."""
+
+    async def start_stage(self, settings: StageSettings) -> None:
+        """Load a model folder and begin a new optimizer and learning-rate schedule."""
+        ...
+
+    async def train_sft(self, batch: Sequence[SftExample]) -> dict[str, float]:
+        """One optimizer step of supervised learning; returns the step's metrics."""
+        ...
+
+    async def train_policy(self, batch: Sequence[Trajectory], sampling: SamplingSettings) -> PolicyUpdate:
+        """The optimizer steps of one batch of trajectories that have advantages."""
+        ...
+
+    async def response_statistics(self, sequences: Sequence[SftExample], sampling: SamplingSettings) -> list[ResponseStatistics]:
+        """Log-probabilities and entropy of given responses under the present weights; no gradient."""
+        ...
+
+    async def publish(self, policy_version: int) -> WeightManifest:
+        """Write the present weights where generators can read them."""
+        ...
+
+    async def save(self, folder: str) -> None:
+        """Write a folder that AutoModelForCausalLM and vLLM open; it appears whole or not at all."""
+        ...
+
+
+class Scorer(Protocol):
+    """Grades responses (math-verify), in processes that can be ended."""
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[Grade]:
+        """One grade a request, in the requests' order; never raises for what a response contains."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Actors:
+    """One run's actors, as a stage sees them."""
+
+    learner: Learner
+    generators: tuple[Generator, ...]
+    scorers: tuple[Scorer, ...]
+    stop_token_ids: tuple[int, ...]
+    """Ids that end a response, as the generators report them."""

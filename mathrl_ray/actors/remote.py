@@ -1,0 +1,100 @@
+"""Actors as the driver holds them: a Ray handle behind the Protocol, with a limit on every wait and errors in plain words.
+
+Built by placement.py. Knows Ray's futures; knows no engine.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import ray.exceptions
+
+from mathrl_ray.config import Recipe
+from mathrl_ray.types import (
+    Completion,
+    GenerationRequest,
+    Grade,
+    PolicyUpdate,
+    ResponseStatistics,
+    SamplingSettings,
+    ScoreRequest,
+    SftExample,
+    StageSettings,
+    Trajectory,
+    WeightManifest,
+)
+
+
+class ActorError(RuntimeError):
+    """An actor died or did not answer in time; the message says which, in what call, and where its log is."""
+
+
+async def call(handle: Any, name: str, method: str, *arguments: Any, limit_s: float) -> Any:
+    """Call an actor's method and wait at most `limit_s`.
+
+    Raises:
+        ActorError: the actor died, or the limit passed.
+        Exception: whatever the method itself raised, as it was.
+    """
+    future = asyncio.wrap_future(getattr(handle, method).remote(*arguments).future())
+    try:
+        return await asyncio.wait_for(future, limit_s)
+    except TimeoutError as error:
+        raise ActorError(f"{name} did not answer {method}() within {limit_s:g} s") from error
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+    except ray.exceptions.RayActorError as error:
+        raise ActorError(f"{name} died in {method}(); its log is in the dashboard under Actors") from error
+
+
+class RemoteGenerator:
+    """`interfaces.Generator` over Ray."""
+
+    def __init__(self, handle: Any, name: str, recipe: Recipe) -> None:
+        self.handle, self.name = handle, name
+        self._generate_limit_s, self._sync_limit_s = recipe.generator.limit_s, recipe.driver.sync_limit_s
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        return await call(self.handle, self.name, "generate", list(requests), limit_s=self._generate_limit_s)
+
+    async def apply_weights(self, manifest: WeightManifest) -> float:
+        return await call(self.handle, self.name, "apply_weights", manifest, limit_s=self._sync_limit_s)
+
+
+class RemoteLearner:
+    """`interfaces.Learner` over Ray."""
+
+    def __init__(self, handle: Any, name: str, recipe: Recipe) -> None:
+        self.handle, self.name = handle, name
+        self._limit_s, self._sync_limit_s = recipe.learner.limit_s, recipe.driver.sync_limit_s
+
+    async def start_stage(self, settings: StageSettings) -> None:
+        await call(self.handle, self.name, "start_stage", settings, limit_s=self._limit_s)
+
+    async def train_sft(self, batch: Sequence[SftExample]) -> dict[str, float]:
+        return await call(self.handle, self.name, "train_sft", list(batch), limit_s=self._limit_s)
+
+    async def train_policy(self, batch: Sequence[Trajectory], sampling: SamplingSettings) -> PolicyUpdate:
+        return await call(self.handle, self.name, "train_policy", list(batch), sampling, limit_s=self._limit_s)
+
+    async def response_statistics(self, sequences: Sequence[SftExample], sampling: SamplingSettings) -> list[ResponseStatistics]:
+        return await call(self.handle, self.name, "response_statistics", list(sequences), sampling, limit_s=self._limit_s)
+
+    async def publish(self, policy_version: int) -> WeightManifest:
+        return await call(self.handle, self.name, "publish", policy_version, limit_s=self._sync_limit_s)
+
+    async def save(self, folder: str) -> None:
+        await call(self.handle, self.name, "save", folder, limit_s=self._limit_s)
+
+
+class RemoteScorer:
+    """`interfaces.Scorer` over Ray."""
+
+    def __init__(self, handle: Any, name: str, recipe: Recipe) -> None:
+        self.handle, self.name = handle, name
+        self._item_limit_s = recipe.scorer.limit_s
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[Grade]:
+        # Each item has its own limit inside the scorer; this one only bounds a scorer that is stuck itself.
+        limit_s = 60 + (self._item_limit_s + 1) * len(requests)
+        return await call(self.handle, self.name, "score", list(requests), limit_s=limit_s)

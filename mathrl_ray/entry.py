@@ -1,0 +1,80 @@
+"""What every jobs/<stage>.py calls: from a command line to a finished run directory and an exit status.
+
+Order: recipe and paths -> data -> Ray and devices -> run directory -> actors -> stages. Everything that can be refused is refused as early
+as it can be known. Knows all layers below; the stages themselves are in their own files.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from mathrl_ray.config import Recipe, RecipeError, StageName, check_stage_settings
+from mathrl_ray.recipe_file import check_local_paths, load_recipe
+
+
+def main(job: str, arguments: Sequence[str] | None = None) -> int:
+    """Run one job; returns 0 only for success.
+
+    Args:
+        job: "study", or the name of a stage.
+        arguments: default: the command line's.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    # Options first: argparse stops to collect overrides at the first option behind them.
+    options = _parser(job).parse_args(sorted(arguments, key=lambda argument: not argument.startswith("-")))
+    try:
+        recipe = load_recipe(options.recipe, options.overrides)
+        stages: list[StageName] = recipe.study.stages if job == "study" else [job]  # type: ignore[list-item]  # each job file names a stage
+        check_stage_settings(recipe, stages)
+        remarks = check_local_paths(recipe, stages)
+    except RecipeError as error:
+        return _refuse(error)
+    if options.check:
+        for remark in remarks:
+            print(remark)
+        print(f"{options.recipe}: fine for {job} (stages {', '.join(stages)}); recipe and local paths were checked, nothing was started")
+        return 0
+    return _run(recipe, stages)
+
+
+def _run(recipe: Recipe, stages: Sequence[StageName]) -> int:
+    from mathrl_ray.actors.remote import ActorError
+    from mathrl_ray.driver.loops import CanaryError
+    from mathrl_ray.job import run_job
+
+    try:
+        asyncio.run(run_job(recipe, stages))
+    except (RecipeError, ActorError, CanaryError, FloatingPointError) as error:
+        return _refuse(error)
+    except KeyboardInterrupt:
+        return _refuse(RuntimeError("stopped; what was written stays in the run directory"))
+    return 0
+
+
+def _refuse(error: BaseException) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return 1
+
+
+class _Parser(argparse.ArgumentParser):
+    """Ends with status 1 for a wrong command line, as every other user error does (argparse's own is 2)."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(1, f"error: {message}\n")
+
+
+def _parser(job: str) -> argparse.ArgumentParser:
+    what = "all stages of study.stages, in order" if job == "study" else f"the {job} stage"
+    parser = _Parser(
+        prog=f"jobs/{job}.py",
+        description=f"Runs {what} from one recipe, on the cluster of RAY_ADDRESS if that is set, else on a Ray started for this job.",
+        epilog=f"example: python jobs/{job}.py jobs/recipes/arithmetic_cpu.toml run.seed=1 generator.num_threads=2",
+    )
+    parser.add_argument("recipe", type=Path, metavar="RECIPE.toml")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help="changes one setting of the recipe")
+    parser.add_argument("--check", action="store_true", help="check the recipe and the local paths that it names, and stop")
+    return parser

@@ -1,0 +1,153 @@
+"""From a recipe's file to a checked Recipe: TOML, `section.key=value` overrides, unknown keys, relative paths.
+
+Called by the job entry and the command line. Reads the recipe and looks at the paths that it names; imports no engine.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from mathrl_ray.config import BUILTIN, Recipe, RecipeError
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe, put `section.key=value` overrides on top, fill in every default, and make paths absolute.
+
+    Relative paths mean the recipe's folder.
+
+    Raises:
+        RecipeError: the file is missing or no TOML, a key is unknown (the nearest is named), a value is not allowed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise RecipeError(f"recipe {path}: no such file. Recipes that come with mathrl_ray are in jobs/recipes/.")
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"recipe {path} is not TOML: {error}") from error
+    for override in overrides:
+        _apply_override(values, override)
+    try:
+        recipe = Recipe.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError(f"recipe {path}:\n" + "\n".join(_explain(error, values))) from error
+    return _resolve(recipe, path)
+
+
+def _apply_override(values: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not separator or len(parts) < 2 or not all(parts):
+        raise RecipeError(f"{override!r}: an override is section.key=value, for example grpo.num_steps=10")
+    section = values
+    for part in parts[:-1]:
+        section = section.setdefault(part, {})
+        if not isinstance(section, dict):
+            raise RecipeError(f"{override!r}: {part} is a value in the recipe, not a section")
+    section[parts[-1]] = _parse_value(text.strip())
+
+
+def _parse_value(text: str) -> Any:
+    """A TOML value where the text is one (8, 1e-5, true, ["a"]), else the text itself (paths need no quotes)."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(error: ValidationError, values: Mapping[str, Any]) -> Iterator[str]:
+    for item in error.errors():
+        key = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            nearest = difflib.get_close_matches(key, known_keys(), n=1, cutoff=0.4)
+            yield f"  unknown key {key}" + (f": the nearest is {nearest[0]}" if nearest else "")
+        elif not key:
+            yield "\n".join("  " + line for line in str(item["ctx"]["error"]).splitlines())
+        else:
+            yield f"  {key} = {_value_at(values, item['loc'])!r}: {item['msg'][0].lower() + item['msg'][1:]}"
+
+
+def _value_at(values: Any, location: Sequence[str | int]) -> Any:
+    for part in location:
+        try:
+            values = values[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return values
+
+
+def known_keys() -> list[str]:
+    """Every key of a recipe, dotted, and the sections themselves."""
+    keys: list[str] = []
+    for section, field in Recipe.model_fields.items():
+        keys.append(section)
+        assert isinstance(field.annotation, type)
+        assert issubclass(field.annotation, BaseModel)
+        keys += [f"{section}.{key}" for key in field.annotation.model_fields]
+    return keys
+
+
+def _resolve(recipe: Recipe, path: Path) -> Recipe:
+    """Fill in the run's name and root, and make every local path absolute."""
+    folder = path.resolve().parent
+    root = recipe.run.root or os.environ.get("MATHRL_RUNS", "") or str(Path.home() / "mathrl_runs")
+    run = recipe.run.model_copy(update={"name": recipe.run.name or path.stem, "root": _absolute(root, folder)})
+    data = recipe.data.model_copy(
+        update={split: _absolute(value, folder) for split in ("train", "test") if (value := getattr(recipe.data, split)) != BUILTIN}
+    )
+    sft = recipe.sft.model_copy(update={} if recipe.sft.traces == BUILTIN else {"traces": _absolute(recipe.sft.traces, folder)})
+    model = recipe.model.model_copy(update={"path": _model_path(recipe.model.path, folder)})
+    return recipe.model_copy(update={"run": run, "data": data, "sft": sft, "model": model})
+
+
+def _absolute(path: str, folder: Path) -> str:
+    return str((folder / Path(path).expanduser()).resolve())
+
+
+def is_hub_name(model_path: str) -> bool:
+    """Whether a resolved model.path is a name on a hub rather than a folder here."""
+    return model_path != BUILTIN and not os.path.isabs(model_path)
+
+
+def _model_path(path: str, folder: Path) -> str:
+    """A name like `Qwen/Qwen2.5-Math-1.5B` stays a name unless such a folder exists beside the recipe."""
+    looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1 or (folder / path).exists()
+    return path if path == BUILTIN or not looks_local else _absolute(path, folder)
+
+
+def check_local_paths(recipe: Recipe, stages: Sequence[str]) -> list[str]:
+    """Look at the files that the recipe names, without opening them. Returns remarks on what could not be looked at (hub names).
+
+    Raises:
+        RecipeError: a file or folder is missing, or a model folder lacks its weights' config or its tokenizer.
+    """
+    remarks = []
+    paths = {"data.train": recipe.data.train, "data.test": recipe.data.test}
+    if "sft" in stages:
+        paths["sft.traces"] = recipe.sft.traces
+    for key, value in paths.items():
+        if value != BUILTIN and not Path(value).is_file():
+            raise RecipeError(f"{key} = {value}: no such file")
+    model = recipe.model.path
+    if is_hub_name(model):
+        remarks.append(f"model.path = {model}: a hub name, not checked")
+    elif model != BUILTIN:
+        _check_model_folder(Path(model))
+    return remarks
+
+
+def _check_model_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise RecipeError(f"model.path = {folder}: no such folder")
+    if not (folder / "config.json").is_file():
+        raise RecipeError(f"model.path = {folder}: holds no config.json, so it is no model folder")
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        raise RecipeError(
+            f"model.path = {folder}: holds no tokenizer (tokenizer.json, tokenizer.model or vocab.json). "
+            "Save the tokenizer beside the model: tokenizer.save_pretrained(folder)."
+        )

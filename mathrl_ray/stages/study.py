@@ -1,0 +1,47 @@
+"""The study: the stages of a recipe one after the other, each from the same start model, with one ledger.
+
+Called by entry.py; a job of a single stage is a study of one.
+"""
+
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+from mathrl_ray.config import StageName
+from mathrl_ray.driver.ledger import Ledger
+from mathrl_ray.driver.run import Run
+from mathrl_ray.stages.baseline import run_baseline
+from mathrl_ray.stages.grpo import run_grpo
+from mathrl_ray.stages.sft import run_sft
+
+
+async def run_study(run: Run, stages: Sequence[StageName]) -> None:
+    """Run the stages in order; summary.json is written after each, so a later failure loses nothing."""
+    for stage in stages:
+        run.ledger, run.policy_version = Ledger(), 0
+        figures = await _run_stage(run, stage)
+        run.stages.append({"name": stage, **figures, **_spent(run.ledger)})
+        run.recorder.summary(run.stages)
+        low, high = figures["ci95"]
+        run.console.say(f"{stage}: accuracy {100 * figures['accuracy']:.1f} % ({100 * low:.1f} to {100 * high:.1f})")
+
+
+async def _run_stage(run: Run, stage: StageName) -> dict[str, Any]:
+    match stage:
+        case "baseline":
+            return await run_baseline(run)
+        case "sft":
+            return await run_sft(run)
+        case "grpo":
+            return await run_grpo(run)
+        case _:
+            assert_never(stage)
+
+
+def _spent(ledger: Ledger) -> dict[str, Any]:
+    return {
+        "generated_tokens": ledger.generated_tokens,
+        "graded": ledger.graded,
+        "optimizer_steps": ledger.optimizer_steps,
+        "wall_s": round(ledger.wall_s, 3),
+        "device_s": {role: round(seconds, 3) for role, seconds in sorted(ledger.work_s.items())},
+    }

@@ -1,0 +1,341 @@
+import asyncio
+import doctest
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from math_verify.errors import TimeoutException
+
+from mathrl_ray.core import grading
+from mathrl_ray.core.grading import Extraction, algebraic_verdict, extract, grade, normalise, pay, quick_verdict
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+CASES = REPOSITORY.parent / "shared" / "data" / "grading_cases.jsonl"
+
+no_tags = st.text().filter(lambda text: "<" not in text)
+
+
+def tagged(answer):
+    return f" 2 and 3 make 5. </think> <answer> {answer} </answer>"
+
+
+def test_the_examples_in_the_docstrings_hold():
+    assert doctest.testmod(grading).failed == 0
+
+
+# The tag rule
+
+
+@pytest.mark.parametrize(
+    ("response", "format_ok", "answer"),
+    [
+        (" so </think> <answer> 5 </answer>", True, "5"),
+        (" so </think> <answer>5</answer>", True, "5"),
+        (" so </think> <answer>\n5\n</answer>", True, "5"),
+        (" so </think> <answer> 5 </answer><|endoftext|>", True, "5"),
+        (" so </think> <answer> 5 </answer> and then some", True, "5"),
+        (" so </think> it is </think> <answer> 5 </answer>", True, "5"),
+        (" fill the <answer> tag </think> <answer> 5 </answer>", True, "5"),
+        (" so </think>\n<answer> 5 </answer>", False, "5"),
+        (" so </think><answer> 5 </answer>", False, "5"),
+        (" so </think>  <answer> 5 </answer>", False, "5"),
+        (" so </THINK> <ANSWER> 5 </ANSWER>", False, None),
+        (" so </think> <answer> 5 </ANSWER>", False, None),
+        (" <answer> 5 </answer> so </think>", False, "5"),
+        (" so </think> <answer> 5 ", False, None),
+        (" </answer> so </think> <answer> 5 ", False, None),
+        (" </answer> 5 <answer>", False, None),
+        (" so it is 5", False, None),
+        ("", False, None),
+        # an empty pair is a pair
+        (" so </think> <answer></answer>", True, ""),
+        (" so </think> <answer> \n </answer> 5", True, ""),
+        # the last complete pair wins; it starts at the last opening tag that is closed and ends at the first tag that closes it
+        (" so </think> <answer> 5 </answer> no, <answer> 6 </answer>", True, "6"),
+        (" so </think> <answer> 5 <answer> 6 </answer>", True, "6"),
+        (" so </think> <answer> 5 </answer> 6 </answer>", True, "5"),
+        (" so </think> <answer> 5 </answer> no, <answer> 6", True, "5"),
+        # the rule looks at the last `</think> <answer>`, which nothing closes here
+        (" so </think> <answer> 5 </answer> no </think> <answer> 6", False, "5"),
+    ],
+)
+def test_the_tag_rule_and_the_last_complete_pair(response, format_ok, answer):
+    assert extract(response) == Extraction(format_ok, answer)
+
+
+@given(no_tags, no_tags, st.sampled_from(["5", "", r"\frac{1}{2}"]))
+def test_text_around_the_tags_changes_nothing(before, after, answer):
+    assert extract(f"{before}{tagged(answer)}{after}") == Extraction(True, answer)
+
+
+@given(st.lists(st.sampled_from(["</think>", " ", "<answer>", "</answer>", "5", "<", "answer>"]), max_size=14).map("".join))
+def test_extraction_agrees_with_the_rule_spelled_out(response):
+    _, literal, tail = response.rpartition("</think> <answer>")
+    pairs = [part.split("</answer>")[0] for part in response.split("<answer>")[1:] if "</answer>" in part]
+    assert extract(response) == Extraction(bool(literal) and "</answer>" in tail, pairs[-1].strip() if pairs else None)
+
+
+# What the same answer may look like
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("5", " 5. "),
+        ("5", "$5$"),
+        ("5", "$5$."),
+        ("5", "$$5$$"),
+        ("5", r"\(5\)"),
+        ("5", r"\[ 5 \]"),
+        ("5", r"\boxed{5}"),
+        ("5", r"$\boxed{5}$."),
+        ("5", r"\boxed{$5$}"),
+        ("12345", "12,345"),
+        ("12345", "12{,}345"),
+        ("12345", r"12,\!345"),
+        ("-1234567.5", "-1,234,567.5"),
+        (r"\frac{1}{2}", r"\dfrac{1}{2}"),
+        (r"\frac12", r"\tfrac12"),
+        ("(1,2)", r"\left( 1, 2 \right)"),
+        ("3x+4", r"3\,x\;+ 4"),
+        (r"x \le 3", r"x\le3"),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+    ],
+)
+def test_spellings_of_one_answer_become_the_same_text(one, other):
+    assert normalise(one) == normalise(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("1 3/4", "13/4"),
+        ("1 2", "12"),
+        ("(1,234)", "(1234)"),
+        ("1, 234", "1234"),
+        ("1,23", "123"),
+        (r"\pi r", r"\pir"),
+        ("$3$ and $4$", "3$ and $4"),
+        (r"\boxed{3}+\boxed{4}", r"3}+\boxed{4"),
+        (r"\leftarrow", "arrow"),
+        ("2.5", "25"),
+        ("-5", "5"),
+        (r"\$5", "5$"),
+    ],
+)
+def test_different_answers_stay_different_texts(one, other):
+    assert normalise(one) != normalise(other)
+
+
+@given(no_tags)
+def test_every_text_with_something_in_it_equals_itself(text):
+    assert quick_verdict(text, text) == ("correct" if normalise(text) else "bad_gold")
+
+
+@given(st.integers(), st.integers(), st.sampled_from(["{}", "{:,}", "${}$", "00{}", r"\boxed{{{}}}"]))
+def test_whole_numbers_are_settled_without_algebra(gold, answer, spelling):
+    spelt = spelling.format(answer) if answer >= 0 else str(answer)
+    assert quick_verdict(spelt, str(gold)) == ("correct" if answer == gold else "wrong")
+
+
+def test_a_number_too_long_for_int_is_still_compared():
+    assert quick_verdict("1" * 50_000, "0" + "1" * 50_000) == "correct"
+    assert quick_verdict("1" * 50_000, "1" * 49_999 + "2") == "wrong"
+
+
+# Verdicts and rewards
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "outcome"),
+    [
+        (r"\frac{2}{4}", r"\frac{1}{2}", "correct"),
+        ("0.5", r"\frac{1}{2}", "correct"),
+        ("7/12", r"\frac{7}{12}", "correct"),
+        (r"\frac{7}{21}", r"\frac{7}{12}", "wrong"),
+        (r"2\sqrt{3}", r"\sqrt{12}", "correct"),
+        ("(x-2)(x+5)", "x^2+3x-10", "correct"),
+        ("x^2+3x+10", "x^2+3x-10", "wrong"),
+        ("1, 4, 9", "9, 4, 1", "correct"),
+        ("5", "x=5", "correct"),
+        (r"\boxed{\frac{2}{4}}", r"$\frac{1}{2}$", "correct"),
+        (r"\$18.50", "18.5", "correct"),
+        (r"\emptyset", r"\{\}\{", "bad_gold"),
+        (r"}{ \frac", "5", "unparseable_answer"),
+        (r"\boxed{}", "5", "no_answer"),
+        ("", "5", "no_answer"),
+        ("5", " ", "bad_gold"),
+        ("", "", "bad_gold"),
+    ],
+)
+def test_the_outcome_of_an_answer(answer, gold, outcome):
+    result = grade(tagged(answer), gold)
+    assert result.outcome == outcome
+    assert result.format_reward == 1.0
+    assert result.reward == result.answer_reward == (1.0 if outcome == "correct" else 0.0)
+
+
+def test_the_gold_is_the_first_argument_of_the_comparison():
+    # math-verify turns an inequality into a set only on its gold side: the other way round these two are unequal
+    assert grade(tagged(r"(-\infty, 4)"), "x < 4").reward == 1.0
+
+
+def test_a_right_answer_that_breaks_the_tag_rule_earns_no_reward():
+    result = grade(" 2 and 3 make 5. </think><answer> 5 </answer>", "5")
+    assert (result.outcome, result.format_reward, result.answer_reward, result.reward) == ("no_answer", 0.0, 0.0, 0.0)
+    assert result.extracted_answer == "5"
+
+
+def test_a_response_without_tags_earns_nothing():
+    result = grade("so it is 5", "5")
+    assert (result.outcome, result.extracted_answer, result.format_reward, result.reward) == ("no_answer", None, 0.0, 0.0)
+
+
+def test_an_unreadable_gold_still_pays_the_same_text():
+    assert grade(tagged(r"\{\}\{"), r"\{\}\{").reward == 1.0
+
+
+@given(st.booleans(), st.sampled_from(["correct", "wrong", "no_answer", "grader_timeout", "grader_error", "bad_gold", "truncated"]))
+def test_rewards_are_floats_and_only_a_correct_answer_in_its_tags_is_paid(format_ok, outcome):
+    assume(format_ok or outcome != "correct")  # without its tags an answer is never judged
+    result = pay(Extraction(format_ok, "5"), outcome)
+    assert [type(reward) for reward in (result.format_reward, result.answer_reward, result.reward)] == [float] * 3
+    assert result.format_reward == format_ok
+    assert result.reward == result.answer_reward == (outcome == "correct")
+
+
+JUNK = [
+    "\x00",
+    "\ud800",
+    "🙂" * 40,
+    r"\frac",
+    "{" * 60,
+    r"\begin{pmatrix} 1",
+    r"\left( \right",
+    "$" * 9,
+    "%",
+    "nan",
+    r"\infty-\infty",
+    "1/0",
+    "I don't know",
+]
+
+
+@pytest.mark.parametrize("junk", JUNK)
+def test_junk_is_graded_without_an_exception_and_unpaid(junk):
+    assert grade(tagged(junk), "5").reward == 0.0
+    assert grade(tagged("5"), junk).reward == 0.0
+
+
+@given(st.text(alphabet="abxyz+-=,.;:(){}[]$\\ <>_|&%'\"\n", max_size=25))
+@settings(max_examples=60, deadline=None)
+def test_no_short_text_makes_the_grader_raise(text):
+    assert grade(tagged(text), r"\frac{1}{2}").format_reward in (0.0, 1.0)
+    assert grade(text, r"\frac{1}{2}").reward == 0.0
+
+
+def test_nesting_deeper_than_the_parser_can_follow_is_unparseable():
+    # the parser needs more than 10 frames a level, and Python allows 1,000: the RecursionError becomes an outcome
+    assert grade(tagged("(" * 100 + "x" + ")" * 100), "y").outcome == "unparseable_answer"
+
+
+def test_fifty_kilobytes_of_reasoning_do_not_change_the_verdict():
+    long = "and so on, " * 5_000
+    assert grade(long + tagged("2/4") + long, r"\frac{1}{2}") == grade(tagged("2/4"), r"\frac{1}{2}")
+
+
+@pytest.mark.parametrize(
+    "answer", ["0" * 50_000 + "x", r" \, " * 12_000 + "x", r"\boxed{" * 7_000 + "}" * 7_000, "1{,}" * 10_000, "$" * 50_000]
+)
+def test_the_quick_look_is_quick_for_any_fifty_kilobytes(answer):
+    # 10 to 20 ms each; a cost that grows with the square of the length would be minutes, far over pytest's limit
+    assert quick_verdict(answer, "5") is None
+
+
+PAIRS = [("2/4", r"\frac{1}{2}"), ("3/4", r"\frac{1}{2}"), (r"}{ \frac", "5"), (r"(-\infty, 4)", "x < 4"), (r"2\sqrt{3}", r"\sqrt{12}")]
+
+
+def test_the_verdicts_are_the_same_in_the_main_thread_in_a_thread_and_in_an_event_loop():
+    def verdicts():
+        return [algebraic_verdict(*pair) for pair in PAIRS]
+
+    async def in_an_event_loop():
+        return verdicts()
+
+    expected = ["correct", "wrong", "unparseable_answer", "correct", "correct"]
+    with ThreadPoolExecutor(1) as threads:
+        assert verdicts() == threads.submit(verdicts).result() == asyncio.run(in_an_event_loop()) == expected
+
+
+# What may interrupt a grading. The signal is raised by a timer, so each input is one that is still being worked on then.
+
+READS_FOR_EVER = "(" * 3_000 + "x" + ")" * 3_000
+COMPARES_FOR_EVER = r"\sum_{k=1}^{10^{12}} \frac{1}{k^3}"
+
+
+@pytest.fixture
+def raise_in_main_thread_after():
+    """A function that has an exception raised in the main thread some seconds later, as an alarm's handler does."""
+    timers, previous = [], []
+
+    def arm(seconds, exception):
+        def handler(signum, frame):
+            raise exception
+
+        previous.append(signal.signal(signal.SIGUSR1, handler))
+        timers.append(threading.Timer(seconds, signal.pthread_kill, [threading.main_thread().ident, signal.SIGUSR1]))
+        timers[-1].start()
+
+    yield arm
+    for timer in timers:
+        timer.join(10)
+    signal.signal(signal.SIGUSR1, previous[0])
+
+
+@pytest.mark.parametrize(("answer", "outcome"), [(READS_FOR_EVER, "unparseable_answer"), (COMPARES_FOR_EVER, "wrong")])
+def test_the_time_out_exception_of_math_verify_ends_in_an_outcome(raise_in_main_thread_after, answer, outcome):
+    grade(tagged("2/4"), "1/2")  # loads math-verify
+    raise_in_main_thread_after(0.7, TimeoutException())
+    assert grade(tagged(answer), "5").outcome == outcome
+
+
+@pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_program_passes_through(raise_in_main_thread_after, exception):
+    raise_in_main_thread_after(0.7, exception())
+    with pytest.raises(exception):
+        grade(tagged(COMPARES_FOR_EVER), "5")
+
+
+def test_importing_the_module_loads_neither_sympy_nor_math_verify():
+    program = "import sys, mathrl_ray.core.grading; assert not {'sympy', 'math_verify', 'torch'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=REPOSITORY, timeout=60)
+
+
+# The project's collection of cases
+
+
+@pytest.fixture(scope="module")
+def cases():
+    if not CASES.exists():
+        pytest.skip(f"the collection of grading cases is not here: {CASES}")
+    return [json.loads(line) for line in CASES.read_text(encoding="utf-8").splitlines()]
+
+
+def test_every_case_is_judged_by_the_strict_tag_rule(cases):
+    assert {case["id"]: extract(case["response"]).format_ok for case in cases} == {case["id"]: case["format_ok"] for case in cases}
+
+
+def test_every_case_about_tags_gets_the_right_verdict(cases):
+    about_tags = [case for case in cases if case["kind"] in ("format", "empty")]
+    assert {case["id"]: grade(case["response"], case["gold"]).reward == 1.0 for case in about_tags} == {
+        case["id"]: case["correct"] for case in about_tags
+    }
+    print("cases about tags, by verdict:", Counter(case["correct"] for case in about_tags))

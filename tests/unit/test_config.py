@@ -1,0 +1,143 @@
+import tomllib
+
+import pytest
+
+from mathrl_ray.config import Recipe, RecipeError, check_stage_settings, num_sft_steps
+from mathrl_ray.recipe_file import check_local_paths, known_keys, load_recipe
+
+
+@pytest.fixture
+def recipe_at(tmp_path):
+    def write(text: str = "", *overrides: str, name: str = "mine.toml") -> Recipe:
+        (tmp_path / name).write_text(text)
+        return load_recipe(tmp_path / name, overrides)
+
+    return write
+
+
+def test_an_empty_recipe_is_the_embedded_default(recipe_at):
+    recipe = recipe_at()
+    assert recipe.model.path == "builtin:arithmetic"
+    assert recipe.run.name == "mine"
+
+
+def test_an_override_wins_over_the_file(recipe_at):
+    recipe = recipe_at("[grpo]\nnum_steps = 7", "grpo.num_steps=9", "model.dtype=bfloat16", "learner.betas=[0.8, 0.9]")
+    assert (recipe.grpo.num_steps, recipe.model.dtype, recipe.learner.betas) == (9, "bfloat16", (0.8, 0.9))
+
+
+def test_behaviour_30_an_unknown_key_names_the_nearest(recipe_at):
+    with pytest.raises(RecipeError, match=r"unknown key grpo\.grup_size: the nearest is grpo\.group_size"):
+        recipe_at("[grpo]\ngrup_size = 8")
+
+
+def test_an_unknown_section_names_the_nearest(recipe_at):
+    with pytest.raises(RecipeError, match="unknown key generater: the nearest is generator"):
+        recipe_at("[generater]\nmax_tokens = 8")
+
+
+def test_every_fault_of_a_recipe_is_told_at_once(recipe_at):
+    with pytest.raises(RecipeError) as caught:
+        recipe_at("[grpo]\ngroup_size = 1\n[learner]\nlearning_rate = 0")
+    assert "grpo.group_size = 1" in str(caught.value)
+    assert "learner.learning_rate = 0" in str(caught.value)
+
+
+@pytest.mark.parametrize("override", ["grpo.num_steps", "num_steps=3", ".=3", "grpo=3"])
+def test_an_override_that_is_none_shows_the_form(recipe_at, override):
+    with pytest.raises(RecipeError, match=r"section\.key=value"):
+        recipe_at("", override)
+
+
+def test_a_file_that_is_no_toml_says_where(recipe_at):
+    with pytest.raises(RecipeError, match=r"is not TOML.*line 2"):
+        recipe_at("[grpo]\nnum_steps 3")
+
+
+def test_a_missing_recipe_is_named(tmp_path):
+    with pytest.raises(RecipeError, match=r"absent\.toml: no such file"):
+        load_recipe(tmp_path / "absent.toml")
+
+
+def test_a_stage_without_a_rate_of_its_own_takes_the_learners(recipe_at):
+    recipe = recipe_at("[learner]\nlearning_rate = 1e-5\n[sft]\nlearning_rate = 2e-5")
+    assert (recipe.sft.learning_rate, recipe.grpo.learning_rate) == (2e-5, 1e-5)
+
+
+def test_behaviour_13_a_cut_distribution_is_refused_in_training(recipe_at):
+    with pytest.raises(RecipeError, match=r"generator\.top_p = 0\.9"):
+        recipe_at("[generator]\ntop_p = 0.9")
+
+
+def test_minibatches_that_do_not_divide_get_a_number_that_does(recipe_at):
+    # 6 x 4 = 24 responses; the divisors nearest to 5 are 4 and 6, the lower is named
+    with pytest.raises(RecipeError, match=r"grpo\.minibatches = 5 does not divide .* 6 x 4 = 24 responses: 4 would work"):
+        recipe_at("[grpo]\nprompts_per_step = 6\ngroup_size = 4\nminibatches = 5")
+
+
+def test_a_warm_up_as_long_as_the_run_is_refused_for_the_stages_that_run(recipe_at):
+    recipe = recipe_at("[learner]\nwarmup_steps = 500\n[grpo]\nnum_steps = 200")
+    check_stage_settings(recipe, ["baseline"])
+    with pytest.raises(RecipeError, match=r"learner\.warmup_steps = 500 .* 200 optimizer steps.*to 20 or"):
+        check_stage_settings(recipe, ["grpo"])
+
+
+def test_the_last_batch_of_an_epoch_counts_as_a_step(recipe_at):
+    # 10 examples in batches of 4 are 3 steps, twice
+    recipe = recipe_at("[sft]\nbatch_size = 4\nepochs = 2")
+    assert num_sft_steps(recipe.sft, 10) == 6
+
+
+def test_max_tokens_must_leave_room_for_a_prompt(recipe_at):
+    with pytest.raises(RecipeError, match=r"generator\.max_tokens = 512 leaves no room"):
+        recipe_at("[generator]\nmax_tokens = 512")
+
+
+def test_relative_paths_mean_the_recipes_folder(recipe_at, tmp_path, monkeypatch):
+    monkeypatch.chdir("/")
+    (tmp_path / "problems.jsonl").write_text("{}")
+    recipe = recipe_at('[data]\ntrain = "problems.jsonl"\n[run]\nroot = "runs"')
+    assert recipe.data.train == str(tmp_path / "problems.jsonl")
+    assert recipe.run.root == str(tmp_path / "runs")
+
+
+def test_the_run_root_comes_from_the_environment(recipe_at, monkeypatch):
+    monkeypatch.setenv("MATHRL_RUNS", "/somewhere/runs")
+    assert recipe_at().run.root == "/somewhere/runs"
+
+
+def test_a_hub_name_stays_one_and_is_reported_as_not_checked(recipe_at):
+    recipe = recipe_at('[model]\npath = "Qwen/Qwen2.5-Math-1.5B"')
+    assert recipe.model.path == "Qwen/Qwen2.5-Math-1.5B"
+    assert check_local_paths(recipe, ["grpo"]) == ["model.path = Qwen/Qwen2.5-Math-1.5B: a hub name, not checked"]
+
+
+def test_a_model_folder_without_tokenizer_is_refused(recipe_at, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(RecipeError, match="holds no tokenizer"):
+        check_local_paths(recipe_at('[model]\npath = "./model"'), ["grpo"])
+
+
+def test_a_missing_data_file_is_named_with_its_key(recipe_at):
+    with pytest.raises(RecipeError, match=r"data\.test = .*absent\.jsonl: no such file"):
+        check_local_paths(recipe_at('[data]\ntest = "absent.jsonl"'), ["baseline"])
+
+
+def test_a_resolved_recipe_can_be_read_again(recipe_at):
+    import tomli_w
+
+    recipe = recipe_at("[grpo]\nnum_steps = 3")
+    text = tomli_w.dumps(recipe.model_dump(mode="json"))
+    assert recipe_at(text, name="again.toml").model_dump() == recipe.model_dump()
+    assert set(tomllib.loads(text)) == set(Recipe.model_fields)
+
+
+def test_known_keys_hold_the_fixed_ones():
+    fixed = {
+        "run.name", "run.root", "run.seed", "model.path", "model.dtype", "data.train", "data.test", "data.columns", "eval.num_problems",
+        "eval.temperature", "eval.max_tokens", "eval.prompts", "generator.replicas", "generator.max_tokens", "generator.temperature",
+        "learner.num_ranks", "learner.learning_rate", "learner.zero_stage", "driver.max_staleness", "grpo.num_steps", "grpo.group_size",
+        "grpo.prompts_per_step", "grpo.loss", "study.stages",
+    }  # fmt: skip
+    assert fixed <= set(known_keys())
