@@ -177,7 +177,7 @@ fi
 
 # --- does every engine start? -----------------------------------------------------------------------------------------
 
-echo "install: importing every engine once"
+echo "install: importing every engine once, which also compiles their bytecode"
 "$python" cluster/check_imports.py torch vllm deepspeed ray transformers datasets math_verify pyarrow 2>>"$log" ||
     fail "an engine cannot be imported: see above and $log"
 rm -f "$unfinished"

@@ -6,7 +6,9 @@ as it can be known. Knows all layers below; the stages themselves are in their o
 
 import argparse
 import asyncio
+import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -45,9 +47,13 @@ def _run(recipe: Recipe, stages: Sequence[StageName]) -> int:
     from mathrl_ray.driver.loops import CanaryError
     from mathrl_ray.job import run_job
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `ray job stop` ends a job as Ctrl-C does: actors first
     try:
         asyncio.run(run_job(recipe, stages))
-    except (RecipeError, ActorError, CanaryError, FloatingPointError) as error:
+    except (ActorError, CanaryError) as error:
+        traceback.print_exc()  # not the user's doing: whoever looks for the fault needs the place
+        return _refuse(error)
+    except (RecipeError, FloatingPointError) as error:
         return _refuse(error)
     except KeyboardInterrupt:
         return _refuse(RuntimeError("stopped; what was written stays in the run directory"))

@@ -146,6 +146,8 @@ def _check_model_folder(folder: Path) -> None:
         raise RecipeError(f"model.path = {folder}: no such folder")
     if not (folder / "config.json").is_file():
         raise RecipeError(f"model.path = {folder}: holds no config.json, so it is no model folder")
+    if not any(folder.glob("*.safetensors")):
+        raise RecipeError(f"model.path = {folder}: holds no .safetensors files; save the model with save_pretrained")
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise RecipeError(
             f"model.path = {folder}: holds no tokenizer (tokenizer.json, tokenizer.model or vocab.json). "

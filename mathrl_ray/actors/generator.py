@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 from safetensors import safe_open
 
-from mathrl_ray.config import Recipe
+from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.device import Device
 from mathrl_ray.types import Completion, GenerationRequest, SamplingSettings, WeightManifest
 
@@ -192,11 +192,11 @@ def checkpoint_names(folder: Path) -> frozenset[str]:
     """The tensors of a model folder, which are what an engine started on it expects at every update.
 
     Raises:
-        ValueError: the folder holds no safetensors files, from which alone names can be read without running code.
+        RecipeError: the folder holds no safetensors files, from which alone names can be read without running code.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise ValueError(f"model.path = {folder}: holds no .safetensors files; save the model with save_pretrained")
+        raise RecipeError(f"model.path = {folder}: holds no .safetensors files; save the model with save_pretrained")
     names: set[str] = set()
     for file in files:
         with safe_open(file, framework="pt") as tensors:

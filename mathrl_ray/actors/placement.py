@@ -27,8 +27,10 @@ LEARNER_CPUS = GENERATOR_CPUS = 1
 @contextlib.contextmanager
 def ray_connection(namespace: str) -> Iterator[None]:
     """Join the cluster that RAY_ADDRESS names, else start Ray here; stop only what was started."""
-    address = os.environ.get("RAY_ADDRESS") or "local"
-    ray.init(address=address, namespace=namespace, log_to_driver=False, include_dashboard=address == "local" or None)
+    address = os.environ.get("RAY_ADDRESS", "")
+    own = {} if address else {"include_dashboard": True}
+    # The actors' logs stay in the dashboard: the job's own log is for what a person follows.
+    ray.init(address=address or "local", namespace=namespace, log_to_driver=False, **own)
     try:
         yield
     finally:

@@ -24,17 +24,19 @@ from mathrl_ray.types import (
     WeightManifest,
 )
 
+_LOG = "Its log is in the Ray dashboard under Actors."
+
 
 class ActorError(RuntimeError):
-    """An actor died or did not answer in time; the message says which, in what call, and where its log is."""
+    """An actor failed, died or did not answer in time; the message says which, in what call, and where its log is."""
 
 
 async def call(handle: Any, name: str, method: str, *arguments: Any, limit_s: float) -> Any:
     """Call an actor's method and wait at most `limit_s`.
 
     Raises:
-        ActorError: the actor died, or the limit passed.
-        Exception: whatever the method itself raised, as it was.
+        ActorError: the actor died, the limit passed, or the method failed in a way that is nobody's setting.
+        ValueError, FloatingPointError: raised by the method for a person to read (a recipe that cannot work, a loss that is no number).
     """
     future = asyncio.wrap_future(getattr(handle, method).remote(*arguments).future())
     try:
@@ -42,9 +44,11 @@ async def call(handle: Any, name: str, method: str, *arguments: Any, limit_s: fl
     except TimeoutError as error:
         raise ActorError(f"{name} did not answer {method}() within {limit_s:g} s") from error
     except ray.exceptions.RayTaskError as error:
-        raise error.cause from error
+        if isinstance(error.cause, (ValueError, FloatingPointError)):
+            raise error.cause from error
+        raise ActorError(f"{name} failed in {method}(): {error.cause}. {_LOG}") from error
     except ray.exceptions.RayActorError as error:
-        raise ActorError(f"{name} died in {method}(); its log is in the dashboard under Actors") from error
+        raise ActorError(f"{name} died in {method}(). {_LOG}") from error
 
 
 class RemoteGenerator:

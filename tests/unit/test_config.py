@@ -115,6 +115,9 @@ def test_a_hub_name_stays_one_and_is_reported_as_not_checked(recipe_at):
 def test_a_model_folder_without_tokenizer_is_refused(recipe_at, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(RecipeError, match=r"holds no \.safetensors files"):
+        check_local_paths(recipe_at('[model]\npath = "./model"'), ["grpo"])
+    (tmp_path / "model" / "model.safetensors").touch()
     with pytest.raises(RecipeError, match="holds no tokenizer"):
         check_local_paths(recipe_at('[model]\npath = "./model"'), ["grpo"])
 
