@@ -7,6 +7,7 @@ import asyncio
 import importlib
 import itertools
 import os
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -43,11 +44,13 @@ class Generator:
         self._expected_names: frozenset[str] = frozenset()
         self._failure: str | None = None
         self._shared_memory_files: list[Path] = []
+        # The engine's sockets, which it never removes, go into a folder that is.
+        self._sockets = tempfile.TemporaryDirectory(prefix="mathrl-", ignore_cleanup_errors=True)
 
     async def preload(self, recipe: Recipe, device: Device) -> None:
         """Set the process's environment and import the engine, which takes seconds, while the driver still prepares."""
         os.environ.update(device.generator_environment)
-        os.environ["OMP_NUM_THREADS"] = str(recipe.generator.num_threads)
+        os.environ.update(OMP_NUM_THREADS=str(recipe.generator.num_threads), VLLM_RPC_BASE_PATH=self._sockets.name)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         await asyncio.to_thread(importlib.import_module, "vllm.v1.engine.async_llm")
@@ -140,6 +143,7 @@ class Generator:
             self._engine = None
         for file in self._shared_memory_files:
             file.unlink(missing_ok=True)
+        self._sockets.cleanup()
 
 
 def _shared_memory_files() -> list[Path]:

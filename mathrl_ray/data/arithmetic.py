@@ -1,7 +1,7 @@
 """The built-in task: short sums with one-digit values, and worked answers to them, right and wrong.
 
-Called by problems.py (`builtin:arithmetic`), by tiny_model.py and base_training.py (the base model learns from the traces) and by the SFT
-stage. Pure and light: strings from a seed; knows no torch, no file, no tokenizer.
+Called by problems.py (`builtin:arithmetic`), by tiny_model.py and base_training.py (the base model learns from the traces) and by
+stages/inputs.py (traces for SFT). Pure and light: strings from a seed; knows no torch, no file, no tokenizer.
 
 A problem is a sequence of operands, 6 +3 -7, whose running value stays in 0..9; its level is the number of additions and subtractions.
 Three subjects say the same sequence in different words. Which split a sequence is in depends on the sequence alone, so no seed can put a
@@ -9,6 +9,8 @@ test sequence into training.
 """
 
 import hashlib
+import itertools
+import operator
 import random
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -23,6 +25,7 @@ MAX_VALUE = 9
 SUBJECTS = ("algebra", "word", "line")
 NUM_SEQUENCES: dict[Split, int] = {"train": 418_328, "validation": 59_921, "test": 119_612}
 """Operand sequences of levels 1 to 5 in each split; a fact of the hash in `split_of`, counted by its test."""
+_NUMBER_KEYS: dict[Split, str] = {"train": "data.num_train_problems", "validation": "eval.num_problems", "test": "eval.num_problems"}
 _MAX_SLIP = 3
 _UNFORMATTED_ENDINGS = (". The answer is {}.", ". So the answer is {}.", ". It is {}.")
 
@@ -37,7 +40,7 @@ class TraceMix:
     good: float
     """Worked, right, in the r1_zero format."""
     slip: float
-    """One step's result is off by 1 to 3 and carried on; in the format, and always wrong."""
+    """Each step's result is off by 1 to 3 half of the time, and carried on; in the format, and always wrong."""
     guess: float
     """In the format, with no working: a random digit, right one time in ten."""
     no_format: float
@@ -148,8 +151,8 @@ def make_problems(split: Split, num_problems: int, seed: int) -> list[Problem]:
     num_available = NUM_SEQUENCES[split] * len(SUBJECTS)
     if not 1 <= num_problems <= num_available:
         raise ValueError(
-            f'data.{split} = "builtin:arithmetic" has {num_available:,} problems, and {num_problems:,} were asked for: '
-            f"ask for 1 to {num_available:,}, or name a file in data.{split}"
+            f'{_NUMBER_KEYS[split]} = {num_problems:,} is not possible with data.{split} = "builtin:arithmetic", '
+            f"which has {num_available:,} problems: set {_NUMBER_KEYS[split]} to 1 to {num_available:,}, or name a file in data.{split}"
         )
     generator = random.Random(f"arithmetic/{split}/{seed}")
     by_text: dict[str, Problem] = {}
@@ -179,33 +182,35 @@ def _draw_trace(problem: Problem, mix: TraceMix, generator: random.Random) -> st
     if kind == "guess":
         return f" </think> <answer> {generator.randint(0, MAX_VALUE)} </answer>"
     slips = kind == "slip" or (kind == "no_format" and generator.random() * (mix.good + mix.slip) < mix.slip)
-    working, answer = _work(operands, *generator.choice(_possible_slips(operands))) if slips else _work(operands)
+    working, answer = _work(operands, _draw_slips(operands, generator) if slips else None)
     if kind == "no_format":
         return f" {working}{generator.choice(_UNFORMATTED_ENDINGS).format(answer)}"
     return f" {working} </think> <answer> {answer} </answer>"
 
 
-def _work(operands: Sequence[int], slip_step: int = -1, slip: int = 0) -> tuple[str, int]:
-    """The steps as text and the last value; with a slip, the result of that step (from 0) is off by it and carried on."""
+def _work(operands: Sequence[int], slips: Sequence[int] | None = None) -> tuple[str, int]:
+    """The steps as text and the last value; a step's slip is added to its result and carried on.
+
+    >>> _work((6, 3, -7), slips=(-1, 0))
+    ('6+3=8, 8-7=1', 1)
+    """
     value = operands[0]
     steps = []
-    for step, operand in enumerate(operands[1:]):
-        result = value + operand + (slip if step == slip_step else 0)
+    for operand, slip in zip(operands[1:], slips or [0] * (len(operands) - 1), strict=True):
+        result = value + operand + slip
         steps.append(f"{value}{operand:+d}={result}")
         value = result
     return ", ".join(steps), value
 
 
-def _possible_slips(operands: Sequence[int]) -> list[tuple[int, int]]:
-    """The (step, slip) whose carried-on values all stay in 0..9.
+def _draw_slips(operands: Sequence[int], generator: random.Random) -> list[int]:
+    """One slip a step (0 for none) such that all carried-on values stay in 0..9 and the answer is wrong.
 
-    Every later value is off by the same slip, the last one too, so the answer is never the right one; the last step can always slip.
+    The last value is off by the sum of the slips, so they must not cancel out. A lone slip in the last step always fits: the loop ends.
     """
-    values = [sum(operands[: step + 1]) for step in range(1, len(operands))]
-    slips = [slip for slip in range(-_MAX_SLIP, _MAX_SLIP + 1) if slip != 0]
-    return [
-        (step, slip)
-        for step in range(len(values))
-        for slip in slips
-        if all(0 <= value + slip <= MAX_VALUE for value in values[step:])
-    ]
+    amounts = [amount for amount in range(-_MAX_SLIP, _MAX_SLIP + 1) if amount != 0]
+    while True:
+        slips = [generator.choice(amounts) if generator.random() < 0.5 else 0 for _ in operands[1:]]
+        values = itertools.accumulate(map(operator.add, operands[1:], slips), initial=operands[0])
+        if sum(slips) != 0 and all(0 <= value <= MAX_VALUE for value in values):
+            return slips

@@ -61,7 +61,7 @@ def train_base_model(
             optimizer = torch.optim.AdamW(model.parameters(), lr=phase.learning_rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
             for step, batch in enumerate(_batches(tokenizer, phase, batch_size, f"{seed}/{index}")):
                 for group in optimizer.param_groups:
-                    group["lr"] = phase.learning_rate * (1 - 0.9 * step / phase.num_steps)
+                    group["lr"] = _learning_rate(phase, step)
                 _train_step(model, optimizer, batch)
                 num_done += 1
                 if progress:
@@ -69,12 +69,15 @@ def train_base_model(
     model.eval()
 
 
+def _learning_rate(phase: "TrainingPhase", step: int) -> float:
+    warmup = min(1.0, (step + 1) / (phase.num_warmup_steps + 1))
+    return phase.learning_rate * warmup * (1 - 0.9 * step / phase.num_steps)
+
+
 def _train_step(model: "Qwen2ForCausalLM", optimizer: torch.optim.Optimizer, batch: PackedBatch) -> None:
     """One step on the cross-entropy, mean over the batch's response tokens; logits are computed there only."""
     is_response = batch.labels != IGNORED
-    output = model.model(
-        input_ids=batch.input_ids, position_ids=batch.position_ids, attention_mask=batch.attention_mask, use_cache=False
-    )
+    output = model.model(input_ids=batch.input_ids, position_ids=batch.position_ids, attention_mask=batch.attention_mask, use_cache=False)
     loss = F.cross_entropy(model.lm_head(output.last_hidden_state[is_response]), batch.labels[is_response])
     optimizer.zero_grad()
     loss.backward()

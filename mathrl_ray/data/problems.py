@@ -4,6 +4,7 @@ Called by stages/inputs.py. Reads JSON lines and Parquet; knows no tokenizer and
 lines are wrong, and what would do.
 """
 
+import codecs
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ def load_problems(path: str, *, key: str = "data.test", columns: Mapping[str, st
     for line, row in rows:
         problem = _problem(row, names, default_id=f"{file.stem}:{line}")
         faults += [f"line {line}: {field} is empty" for field in REQUIRED if not getattr(problem, field).strip()]
+        faults += [f"line {line}: {field} is a list or an object" for field in REQUIRED if isinstance(row.get(names[field]), list | dict)]
         problems.append(problem)
     faults += _duplicates([problem.problem_id for problem in problems], [line for line, _ in rows])
     _refuse(file, key, faults)
@@ -108,9 +110,7 @@ def _read_rows(file: Path, key: str) -> Iterator[tuple[int, dict[str, Any]]]:
         case ".jsonl":
             rows = _read_json_lines(file, key)
         case ".parquet":
-            import pyarrow.parquet as pq
-
-            rows = list(enumerate(pq.read_table(file).to_pylist(), start=1))
+            rows = _read_parquet(file, key)
         case suffix:
             raise DataError(f"{key} = {file}: the suffix {suffix!r} is not known; .jsonl and .parquet are")
     if not rows:
@@ -118,13 +118,27 @@ def _read_rows(file: Path, key: str) -> Iterator[tuple[int, dict[str, Any]]]:
     yield from rows
 
 
+def _read_parquet(file: Path, key: str) -> list[tuple[int, dict[str, Any]]]:
+    import pyarrow
+    import pyarrow.parquet as pq
+
+    try:
+        return list(enumerate(pq.read_table(file).to_pylist(), start=1))
+    except pyarrow.ArrowInvalid as error:
+        raise DataError(f"{key} = {file}: no Parquet file ({error})") from error
+
+
 def _read_json_lines(file: Path, key: str) -> list[tuple[int, dict[str, Any]]]:
     rows, faults = [], []
-    for line, text in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
-        if not text.strip():
+    for line, raw in enumerate(file.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
+        text = raw.decode("utf-8", errors="replace").strip()
+        if not text:
             continue
         try:
-            row = json.loads(text)
+            row = json.loads(raw)
+        except UnicodeDecodeError:
+            faults.append(f"line {line}: not UTF-8: {text[:80]}")
+            continue
         except json.JSONDecodeError as error:
             faults.append(f"line {line}: no JSON ({error.msg}): {text[:80]}")
             continue
@@ -168,12 +182,13 @@ def _problem(row: Mapping[str, Any], names: Mapping[str, str], default_id: str) 
 
 
 def _text(value: Any) -> str:
-    return "" if value is None else str(value)
+    """ "" for a missing value: null, and the NaN that Parquet files have in its place."""
+    return "" if value is None or value != value else str(value)
 
 
 def _level(value: Any) -> int | None:
-    """3 from 3 and from "Level 3"; None where there is no number ("Level ?")."""
-    digits = _text(value).removeprefix("Level").strip()
+    """3 from 3, 3.0 and "Level 3"; None where there is no number ("Level ?")."""
+    digits = _text(value).lower().removeprefix("level").strip().removesuffix(".0")
     return int(digits) if digits.isdecimal() else None
 
 

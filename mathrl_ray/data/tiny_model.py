@@ -1,7 +1,7 @@
 """The built-in base model: a tokenizer and a small Qwen2 that can do short sums but mostly hides it, made once and kept.
 
-Called where a recipe says model.path = "builtin:arithmetic". Knows the built-in problems and the r1_zero prompt; knows no Ray, no engine, no
-recipe. torch, transformers and tokenizers are imported inside the functions: a second call needs none of them.
+Called where a recipe says model.path = "builtin:arithmetic". Knows the built-in problems and the r1_zero prompt; knows no Ray, no engine
+and no recipe. torch, transformers and tokenizers are imported inside the functions: a second call needs none of them.
 
 The model has to leave something to learn. It is trained first on mostly good traces, which gives it the skill, and then shortly on a mix of
 slips, guesses and answers without tags, which hides the skill from sampling at temperature 1 and leaves it within reach of SFT and GRPO.
@@ -33,11 +33,12 @@ PAD_TOKEN = "<|pad|>"
 
 @dataclass(frozen=True, slots=True)
 class TrainingPhase:
-    """One stretch of training with its own learning rate, which falls linearly to a tenth."""
+    """One stretch of training with its own learning rate, which rises during the warm-up and falls linearly to a tenth at the end."""
 
     num_steps: int
     learning_rate: float
     mix: TraceMix
+    num_warmup_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ class BaseModelSettings:
     """max_position_embeddings: longest prompt + response, in tokens."""
     batch_size: int = 16
     phases: tuple[TrainingPhase, ...] = (
-        TrainingPhase(1100, 3e-3, TraceMix(good=0.65, slip=0.10, guess=0.05, no_format=0.20)),
-        TrainingPhase(250, 1e-3, TraceMix(good=0.05, slip=0.42, guess=0.13, no_format=0.40)),
+        TrainingPhase(850, 3e-3, TraceMix(good=0.65, slip=0.10, guess=0.05, no_format=0.20), num_warmup_steps=200),
+        TrainingPhase(150, 1.5e-3, TraceMix(good=0.06, slip=0.44, guess=0.13, no_format=0.37)),
     )
 
 
@@ -63,10 +64,10 @@ def ensure_base_model(
     cache_root: Path,
     *,
     seed: int,
-    settings: BaseModelSettings = BaseModelSettings(),  # noqa: B008 - frozen, so sharing it between calls is safe
+    settings: BaseModelSettings = BaseModelSettings(),
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """The folder of the base model, made at the first call (about half a minute on one core) and only named at later ones.
+    """The folder of the base model, made at the first call (about 45 s on one core) and only named at later ones.
 
     The folder is written aside and renamed, so it is there whole or not at all. Of two processes that make it at once, the second to finish
     drops its own and uses the first one's.
@@ -118,9 +119,9 @@ def _write_base_model(folder: Path, seed: int, settings: BaseModelSettings, prog
 def build_tokenizer(max_length: int) -> "Qwen2Tokenizer":
     """Qwen2's byte-level tokenizer with no merges, and one added token for each fixed piece of the built-in task's text.
 
-    So a digit is a token, the prompt's preamble is one token where the usual word splitting makes 113, and any other text is encoded byte by
-    byte. The pieces are added tokens because AutoTokenizer opens every model of type qwen2 with Qwen2's own word splitting, whatever splitting
-    was saved: merges that cross words would silently come apart there, while added tokens are found first.
+    So a digit is a token, the prompt's preamble is one token where the usual word splitting makes 113, and any other text is encoded byte
+    by byte. The pieces are added tokens because AutoTokenizer opens every model of type qwen2 with Qwen2's own word splitting, whatever
+    splitting was saved: merges that cross words would silently come apart there, while added tokens are found first.
     """
     from tokenizers import AddedToken, pre_tokenizers
     from transformers import Qwen2Tokenizer
@@ -150,7 +151,7 @@ def _text_pieces() -> list[str]:
 
 
 def build_model(tokenizer: "Qwen2Tokenizer", seed: int, settings: BaseModelSettings) -> "Qwen2ForCausalLM":
-    """The untrained model, 0.66 M parameters with the default settings; torch's global generator is left as it was."""
+    """The untrained model, 0.63 M parameters with the default settings; torch's global generator is left as it was."""
     import torch
     from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 

@@ -176,5 +176,5 @@ def test_supervised_steps_lower_the_loss_on_what_they_train(begun):
     begun.learner.start_stage(StageSettings(begun.state.model_folder, 3e-3, 20))
     groups = begun.run(rollout(begun.state, "test", 0, begun.state.train_problems[:2]))
     examples = [sequence_of(t, t.completion) for group in groups for t in group.trajectories]
-    losses = [begun.learner.train_sft(examples)["loss"] for _ in range(8)]
+    losses = [begun.learner.train_sft(examples)["loss"] for _ in range(20)]
     assert losses[-1] < 0.8 * losses[0]

@@ -31,7 +31,9 @@ def test_a_row_without_an_id_gets_its_file_and_line(write):
     assert [problem.problem_id for problem in problems] == ["set:1", "set:3"]
 
 
-@pytest.mark.parametrize(("level", "number"), [("Level ?", None), ("Level 5", 5), (4, 4), (None, None), ("hard", None)])
+@pytest.mark.parametrize(
+    ("level", "number"), [("Level ?", None), ("Level 5", 5), (4, 4), (4.0, 4), (True, None), (None, None), ("hard", None)]
+)
 def test_a_level_is_a_number_or_nothing(write, level, number):
     (problem,) = load_problems(write({"problem": "a", "answer": "1", "level": level}))
     assert problem.level == number
@@ -60,6 +62,26 @@ def test_a_malformed_line_is_shown(write):
 def test_a_line_that_is_no_object_is_refused(write):
     with pytest.raises(DataError, match=r"line 1: no JSON object: \[1, 2\]"):
         load_problems(write("[1, 2]"))
+
+
+def test_a_line_that_is_not_utf_8_is_named_and_a_byte_order_mark_is_none_of_the_text(tmp_path):
+    file = tmp_path / "set.jsonl"
+    row = json.dumps({"problem": "a", "answer": "1"}).encode()
+    file.write_bytes(b"\xef\xbb\xbf" + row + b"\r\n" + row)
+    assert [problem.problem for problem in load_problems(str(file))] == ["a", "a"]
+    file.write_bytes(row + b"\n" + row.replace(b"a", b"\xe4", 1))
+    with pytest.raises(DataError, match="line 2: not UTF-8"):
+        load_problems(str(file))
+
+
+def test_a_broken_parquet_file_is_named_with_its_key(write):
+    with pytest.raises(DataError, match=r"data\.train = .*set\.parquet: no Parquet file"):
+        load_problems(write("PAR0", name="set.parquet"), key="data.train")
+
+
+def test_an_answer_that_is_a_list_or_nan_is_refused(write):
+    with pytest.raises(DataError, match=r"line 1: gold is a list or an object\n  line 2: gold is empty"):
+        load_problems(write({"problem": "a", "answer": ["1", "2"]}, '{"problem": "b", "answer": NaN}'))
 
 
 def test_many_bad_rows_are_counted_and_five_shown(write):
