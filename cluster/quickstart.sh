@@ -52,11 +52,13 @@ started_s=$SECONDS
 status=0
 "$python" -m cluster.submit -- python jobs/study.py "$recipe" "${settings[@]}" || status=$?
 ended_s=$SECONDS
+dashboard=$("$python" -c 'from cluster.connection import recorded_head; head = recorded_head(); print(head.dashboard if head else "is down")')
 
 cat <<TEXT
 Took: install $installed_s s, head $((started_s - installed_s)) s, job $((ended_s - started_s)) s, together $ended_s s
 Runs: $runs
-Head and jobs: .venv/bin/python -m cluster.head status (the dashboard asks for a token: .venv/bin/ray get-auth-token)
+Dashboard: $dashboard (asks for a token: .venv/bin/ray get-auth-token)
+Head and jobs: .venv/bin/python -m cluster.head status
 Stop: bash cluster/down.sh
 TEXT
 exit "$status"
