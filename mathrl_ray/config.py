@@ -100,7 +100,7 @@ class DriverSection(Section):
     sync_limit_s: PositiveFloat = Field(120, description="longest wait for one publication of weights")
     start_limit_s: PositiveFloat = Field(300, description="longest wait for the engines to start")
     canary_prompts: PositiveInt = Field(8, description="prompts of the log-prob comparison after each sync")
-    canary_max_logprob_diff: PositiveFloat = Field(1e-3, description="a larger difference ends the run (float32; bfloat16 is rounder)")
+    canary_max_logprob_diff: PositiveFloat = Field(1e-3, description="a gap beyond this and beyond 3 times the first one ends the run")
 
 
 class SftSection(Section):

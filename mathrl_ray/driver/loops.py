@@ -52,6 +52,8 @@ async def begin_stage(run: Run, stage: str, *, learning_rate: float, num_optimiz
     settings = StageSettings(model_path=run.model_folder, learning_rate=learning_rate, num_optimizer_steps=num_optimizer_steps)
     with run.ledger.work("learner"):
         await run.actors.learner.start_stage(settings)
+    if run.canary_limit_nats is None:  # the engines have just opened the same folder: what differs now is precision
+        run.canary_limit_nats = max(run.recipe.driver.canary_max_logprob_diff, 3 * max(await _canary_gaps(run)))
     run.recorder.metrics(stage, 0, 0, await sync_weights(run, policy_version=0))
 
 
@@ -59,7 +61,7 @@ async def sync_weights(run: Run, *, policy_version: int) -> dict[str, float]:
     """Publish the learner's weights, wait until every generator has applied them, then compare both by the canary.
 
     Raises:
-        CanaryError: the log-probabilities of the same tokens differ by more than driver.canary_max_logprob_diff.
+        CanaryError: the log-probabilities of the same tokens differ by more than the limit (see `canary`).
     """
     with run.ledger.work("learner"):
         manifest = await run.actors.learner.publish(policy_version)
@@ -74,23 +76,30 @@ async def canary(run: Run) -> float:
 
     Sampling, not scoring of given text: only a decoded token also shows a stale KV cache.
     """
-    difference = 0.0
-    for index, generator in enumerate(run.actors.generators):
+    limit = run.recipe.driver.canary_max_logprob_diff if run.canary_limit_nats is None else run.canary_limit_nats
+    gaps = await _canary_gaps(run)
+    for index, gap in enumerate(gaps):
+        if not gap <= limit:  # true for NaN too, which max() would drop
+            raise CanaryError(
+                f"generator-{index} and the learner differ by {gap:.3g} nats at policy version {run.policy_version}, more than {limit:.3g} "
+                f"(the larger of driver.canary_max_logprob_diff = {run.recipe.driver.canary_max_logprob_diff:g} and 3 times the gap before "
+                "any update): a weight did not arrive"
+            )
+    return max(gaps)
+
+
+async def _canary_gaps(run: Run) -> list[float]:
+    """One largest difference a generator, in nats."""
+    gaps = []
+    for generator in run.actors.generators:
         with run.ledger.work("generator"):
             completions = await generator.generate(run.canary_requests)
         sequences = [sequence_of(request, completion) for request, completion in zip(run.canary_requests, completions, strict=True)]
         with run.ledger.work("learner"):
             statistics = await run.actors.learner.response_statistics(sequences, run.canary_requests[0].sampling)
         learner_logprobs = [statistic.logprobs for statistic in statistics]
-        gap = max_abs_difference(learner_logprobs, [completion.logprobs for completion in completions])
-        limit = run.recipe.driver.canary_max_logprob_diff
-        if not gap <= limit:  # true for NaN too, which max() would drop
-            raise CanaryError(
-                f"generator-{index} and the learner differ by {gap:.3g} nats at policy version {run.policy_version}, more than "
-                f"driver.canary_max_logprob_diff = {limit:g}: a weight did not arrive, or the precision of model.dtype needs a larger limit"
-            )
-        difference = max(difference, gap)
-    return difference
+        gaps.append(max_abs_difference(learner_logprobs, [completion.logprobs for completion in completions]))
+    return gaps
 
 
 def canary_requests(run: Run) -> list[GenerationRequest]:

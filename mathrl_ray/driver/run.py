@@ -31,6 +31,8 @@ class Run:
     test_problems: list[Problem]
     sft_examples: list[SftExample]
     canary_requests: list[GenerationRequest] = field(default_factory=list)
+    canary_limit_nats: float | None = None
+    """The larger of driver.canary_max_logprob_diff and 3 times the gap before any update; measured when the first stage begins."""
     policy_version: int = 0
     """Publications of weights since the stage began."""
     ledger: Ledger = field(default_factory=Ledger)

@@ -53,8 +53,18 @@ def test_a_publication_goes_publish_apply_version_canary(run_with, diary):
 
 def test_behaviour_17_a_canary_over_its_limit_ends_the_run_and_names_the_generator(run_with):
     run = run_with(gap_nats=0.01)
-    with pytest.raises(CanaryError, match=r"generator-0 and the learner differ by 0\.01 nats .* driver\.canary_max_logprob_diff = 0\.001"):
+    with pytest.raises(CanaryError, match=r"generator-0 and the learner differ by 0\.01 nats .*driver\.canary_max_logprob_diff = 0\.001 "):
         asyncio.run(sync_weights(run, policy_version=1))
+
+
+def test_behaviour_17_a_gap_of_precision_before_any_update_widens_the_limit_to_three_times_it(run_with):
+    run = run_with(gap_nats=0.01)
+    asyncio.run(begin_stage(run, "grpo", learning_rate=1e-3, num_optimizer_steps=1))
+    run.actors.learner.gap_nats = 0.025
+    asyncio.run(sync_weights(run, policy_version=1))
+    run.actors.learner.gap_nats = 0.035
+    with pytest.raises(CanaryError, match=r"differ by 0\.035 nats .* more than 0\.03 "):
+        asyncio.run(sync_weights(run, policy_version=2))
 
 
 def test_a_canary_that_is_not_a_number_ends_the_run(run_with):
