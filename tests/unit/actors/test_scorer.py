@@ -43,7 +43,9 @@ GOOD, WRONG = asked("2/4", r"\frac{1}{2}"), asked("3/4", r"\frac{1}{2}")
 
 def keepers_of(pid):
     """The grading processes that a process owns; the child of each, if it has one, is where math-verify runs."""
-    return {child for child in psutil.Process(pid).children() if "mathrl_ray.actors.grading_keeper" in child.cmdline()}
+    # Other tests of this process may have left children that have ended; those have no command line any more.
+    alive = (child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE)
+    return {child for child in alive if "mathrl_ray.actors.grading_keeper" in child.cmdline()}
 
 
 def workers_of(pid):
