@@ -1,43 +1,136 @@
-"""The command line beside the jobs: `python -m mathrl_ray COMMAND`. Each command reads run directories; none needs a cluster."""
+"""The command line beside the jobs: `python -m mathrl_ray COMMAND`. None of its commands needs a cluster or starts an engine.
+
+One function a command; each imports what it needs, so that none waits for another's libraries.
+"""
 
 import argparse
+import inspect
 import json
 import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mathrl_ray.config import Recipe
-from mathrl_ray.driver.console import Console, protocol
+
+CHECK_LOSS_EPILOG = '''
+example, my_loss.py:
+
+    import torch
+
+    def tilted(batch, power=0.5):
+        """REINFORCE whose tokens count less the older they are; the mean over the batch's response tokens."""
+        age = batch.learner_version - batch.policy_versions
+        per_token = -batch.advantages * batch.learner_logprobs / (1 + age) ** power
+        return torch.where(batch.mask, per_token, 0.0).sum() / batch.num_tokens
+
+    python -m mathrl_ray check-loss my_loss.py power=1.0
+
+A recipe then says loss.function = "my_loss.py:tilted" and loss.kwargs = {power = 1.0}. What a batch holds, and how to log numbers beside
+the loss, is in mathrl_ray/core/loss_batch.py.
+'''
+
+
+class _Parser(argparse.ArgumentParser):
+    """Ends with status 1 for a wrong command line, as every other user error does (argparse's own is 2)."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(1, f"error: {message}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns 1 for an error of its user."""
-    parser = argparse.ArgumentParser(
-        prog="python -m mathrl_ray",
-        description="Looks at runs. Runs themselves are started by jobs/<stage>.py, see README.md.",
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    summary = commands.add_parser("summary", help="the table of results of a run, finished or not", description=summarise.__doc__)
-    summary.add_argument("run", type=Path, metavar="RUN", help="a run directory, <run.root>/<run.name>")
-    if not (sys.argv[1:] if arguments is None else arguments):
+    """Run a command; returns 0 for success, 1 for an error of its user or a fault that the command found."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = _parser()
+    if not arguments:
         parser.print_help()
         return 0
     options = parser.parse_args(arguments)
     try:
-        summarise(options.run)
+        if options.command == "summary":
+            return summarise(options.run)
+        return check_loss(options.function, options.kwargs)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    return 0
 
 
-def summarise(run: Path) -> None:
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m mathrl_ray",
+        description="Looks at runs and at parts of them. Runs themselves are started by jobs/<stage>.py, see README.md.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    summary = commands.add_parser("summary", help="the table of results of a run, finished or not", description=summarise.__doc__)
+    summary.add_argument("run", type=Path, metavar="RUN", help="a run directory, <run.root>/<run.name>")
+    check = commands.add_parser(
+        "check-loss",
+        help="try a loss of your own: gradient, micro-batches, mask, NaN",
+        description=inspect.getdoc(check_loss),
+        epilog=CHECK_LOSS_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    check.add_argument("function", metavar="FILE[:FUNCTION]", help="path/file.py, path/file.py:function or module:function")
+    check.add_argument("kwargs", nargs="*", default=[], metavar="name=value", help="keyword arguments of the function, as in loss.kwargs")
+    return parser
+
+
+def summarise(run: Path) -> int:
     """Prints the results of the stages that a run has finished so far."""
+    from mathrl_ray.driver.console import Console, protocol
+
     recipe = Recipe.model_validate(tomllib.loads(_read(run, "recipe.toml")))
     stages: list[dict[str, Any]] = json.loads(_read(run, "summary.json"))["stages"]
     Console().table(stages, caption=protocol(recipe))
+    return 0
+
+
+def check_loss(spec: str, arguments: Sequence[str] = ()) -> int:
+    """Tries a loss of your own on a small batch in float64, within seconds: does it push the right way, does it detach what it must, does
+    it not depend on how the batch is cut, does it keep to the mask, does it stay finite. Status 0 only if no fault was found."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from mathrl_ray.core import loss_check
+
+    name, function = _loss_function(spec, arguments)
+    findings = loss_check.check_loss(function)
+    table = Table(title=Text(name), title_justify="left")
+    table.add_column("try", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("what to do")
+    for finding in findings:
+        table.add_row(finding.name, finding.verdict, Text(finding.text))  # as text: a message's [mask] is no style
+    Console().print(table)
+    num_faults = sum(finding.verdict == "fault" for finding in findings)
+    print(f"{name}: {num_faults} of {len(findings)} tries found a fault")
+    return 1 if num_faults else 0
+
+
+def _loss_function(spec: str, arguments: Sequence[str]) -> tuple[str, Any]:
+    from mathrl_ray.custom import load_file, load_function, public_functions
+
+    if spec.endswith(".py"):
+        names = public_functions(load_file(Path(spec)))
+        if len(names) != 1:
+            found = f"holds {', '.join(names)}" if names else "holds no public function"
+            raise ValueError(f"{spec} {found}: name the loss as {spec}:{names[0] if names else 'FUNCTION'}")
+        spec = f"{spec}:{names[0]}"
+    return spec, load_function(spec, key="check-loss", kwargs=dict(_keyword(argument) for argument in arguments))
+
+
+def _keyword(argument: str) -> tuple[str, Any]:
+    """A TOML value where the text is one (0.5, true, [1, 2]), else the text itself, as a recipe's overrides are read."""
+    name, separator, text = argument.partition("=")
+    if not separator or not name.isidentifier():
+        raise ValueError(f"{argument!r}: a keyword argument of the loss is name=value, for example power=0.5")
+    try:
+        return name, tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, text
 
 
 def _read(run: Path, name: str) -> str:

@@ -4,12 +4,13 @@ Read from a file by recipe_file.py, given to every layer above. Light on purpose
 at once. Each default stands here and nowhere else.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-StageName = Literal["baseline", "sft", "grpo"]
+from mathrl_ray.methods import Method, method_settings
+
+StageName = Literal["baseline", "sft", "sft_filtered", "grpo"]
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -41,10 +42,18 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
-    train: str = Field(BUILTIN, description="problems to sample from: .jsonl, .parquet, or builtin:arithmetic")
-    test: str = Field(BUILTIN, description="held-out problems, for evaluations only")
+    """A data set is a .jsonl or .parquet file, builtin:arithmetic, or what `datasets` opens: a hub name or a folder, as
+    NAME[:CONFIG][@REVISION][#SPLIT], where SPLIT is by default the key's own name (train, validation, test)."""
+
+    train: str = Field(BUILTIN, description="problems to sample from")
+    validation: str = Field("", description="problems for choices during training; default: a part of train by hash, removed from it")
+    test: str = Field(BUILTIN, description="held-out problems, for the evaluation at the end of a stage only")
     num_train_problems: PositiveInt = Field(4096, description="how many of train are used at most")
+    num_validation_problems: NonNegativeInt = Field(500, description="how many validation problems; of train at most a fifth")
     columns: dict[str, str] = Field({}, description='maps our names to a file\'s columns, e.g. {problem = "question"}')
+    bad_rows: Literal["refuse", "drop"] = Field("refuse", description="rows without problem or gold, with an id or text that came before")
+    overlap: Literal["refuse", "drop", "allow"] = Field("drop", description="train problems (and traces) that validation or test has too")
+    prompt: str = Field("r1_zero", description="r1_zero, question_only, chat, or a text file with {question} in it; for training")
 
 
 class EvalSection(Section):
@@ -52,7 +61,10 @@ class EvalSection(Section):
     temperature: Annotated[float, Field(ge=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     max_tokens: PositiveInt = 64
-    prompts: list[Literal["r1_zero"]] = ["r1_zero"]
+    prompts: Annotated[list[str], Field(min_length=1)] = Field(
+        ["r1_zero"], description="as data.prompt, which is the default; the first one gives the stage's figures"
+    )
+    validate_every: NonNegativeInt = Field(0, description="steps between evaluations of the validation problems; 0: none")
 
 
 class GeneratorSection(Section):
@@ -69,18 +81,23 @@ class GeneratorSection(Section):
 
 
 class LearnerSection(Section):
-    num_ranks: PositiveInt = 1
-    zero_stage: Literal[1] = 1
+    num_ranks: PositiveInt = Field(1, description="learner actors that share one batch, a GPU or CPU each")
+    zero_stage: Literal[1, 2, 3] = Field(1, description="what the ranks divide: 1 optimizer state, 2 gradients too, 3 weights too")
+    offload: Literal["none", "optimizer", "all"] = Field("none", description="to host memory: optimizer state, or (ZeRO 3) all")
     learning_rate: PositiveFloat = LEARNING_RATE
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: NonNegativeInt = Field(0, description="optimizer steps over which the learning rate rises from 0")
+    warmup_fraction: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="the same as a share of the stage's steps")
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     betas: tuple[float, float] = (0.9, 0.95)
     max_grad_norm: PositiveFloat = 1.0
+    max_skipped_steps: PositiveInt = Field(3, description="updates in a row that may be skipped for a non-finite loss or gradient")
     micro_batch_tokens: PositiveInt = Field(16384, description="padded tokens that one forward pass may hold")
     logits_chunk_tokens: PositiveInt = Field(4096, description="tokens whose logits are alive at once")
     gradient_checkpointing: bool = False
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
+    lora_rank: NonNegativeInt = Field(0, description="0 trains all weights; above, LoRA adapters of this rank on every linear layer")
+    lora_alpha: PositiveInt = Field(32, description="adapters are scaled by lora_alpha / lora_rank")
     num_threads: PositiveInt = 1
     limit_s: PositiveFloat = Field(600, description="longest wait for one training step")
 
@@ -104,8 +121,11 @@ class DriverSection(Section):
 
 
 class SftSection(Section):
-    traces: str = Field(BUILTIN, description='rows of {"prompt", "response"} (.jsonl), or builtin:arithmetic')
-    num_examples: PositiveInt = Field(512, description="how many traces are used at most")
+    traces: str = Field(BUILTIN, description='rows of {"prompt", "response"}, as data.train is named')
+    num_examples: PositiveInt = Field(512, description="how many traces are used at most, the first ones; a sweep takes all of a file")
+    keep: Literal["all", "correct", "best"] = Field("all", description="correct: those graded right; best: best_fraction of them by score")
+    best_fraction: Annotated[float, Field(gt=0, le=1)] = 0.6
+    sizes: list[PositiveInt | Literal["all"]] = Field([], description='a sweep, e.g. [128, 256, "all"]: the best on validation is kept')
     batch_size: PositiveInt = 16
     epochs: PositiveInt = 1
     learning_rate: PositiveFloat = Field(LEARNING_RATE, description="default: learner.learning_rate")
@@ -115,15 +135,47 @@ class GrpoSection(Section):
     num_steps: PositiveInt = 50
     prompts_per_step: PositiveInt = 32
     group_size: Annotated[int, Field(ge=2)] = 8
-    loss: Literal["grpo", "grpo_clip"] = Field("grpo", description="grpo: importance ratio unclipped; grpo_clip: clipped")
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    clip_high: PositiveFloat = 0.2
-    divide_by_std: bool = Field(True, description="GRPO divides a group's advantages by their standard deviation, Dr. GRPO does not")
-    advantage_epsilon: PositiveFloat = 1e-6
-    aggregation: Literal["sequence", "token", "constant"] = Field("sequence", description="what a token's loss is divided by")
+    loss: Method = Field("grpo", description="a method: it sets the keys of [loss] and [advantage] that the recipe does not name")
     minibatches: PositiveInt = Field(1, description="optimizer steps that one batch of rollouts is cut into")
     epochs: PositiveInt = Field(1, description="passes over one batch of rollouts")
     learning_rate: PositiveFloat = Field(LEARNING_RATE, description="default: learner.learning_rate")
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimizer steps of one batch of rollouts."""
+        return self.minibatches * self.epochs
+
+
+class LossSection(Section):
+    """Defaults of the first four keys come from grpo.loss (methods.py); the formulas are in core/losses.py."""
+
+    surrogate: Literal["log_prob", "ratio", "clip", "gspo", "cispo"] = Field("ratio", description="what a token costs")
+    aggregation: Literal["sequence", "token", "constant"] = Field("sequence", description="what a token's loss is divided by")
+    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
+    clip_high: PositiveFloat = 0.2
+    ratio: Literal["decoupled", "coupled"] = Field("decoupled", description="against the proximal policy, or against the generator")
+    correction: Literal["none", "truncated", "masked"] = Field("none", description="importance weight of proximal against generator")
+    correction_level: Literal["token", "sequence"] = "token"
+    correction_low: Annotated[float, Field(ge=0, lt=1)] = Field(0.5, description="masked: smaller weights become 0")
+    correction_high: Annotated[float, Field(gt=1)] = Field(2.0, description="truncated: the largest weight; masked: larger ones become 0")
+    kl_coefficient: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the KL to the stage's start model")
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    entropy_coefficient: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the entropy bonus")
+    function: str = Field("", description="your own loss: module:function or path/file.py:function; replaces all of the above")
+    kwargs: dict[str, Any] = Field({}, description="keyword arguments of loss.function")
+
+
+class AdvantageSection(Section):
+    """Defaults of baseline, divide_by_std and overlong_fraction come from grpo.loss (methods.py)."""
+
+    baseline: Literal["none", "group_mean", "leave_one_out"] = "group_mean"
+    divide_by_std: bool = Field(True, description="GRPO divides a group's advantages by their standard deviation, Dr. GRPO does not")
+    epsilon: PositiveFloat = 1e-6
+    overlong_fraction: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="DAPO: over this last share of generator.max_tokens the reward falls by up to 1"
+    )
+    function: str = Field("", description="your own advantage: module:function or path/file.py:function")
+    kwargs: dict[str, Any] = Field({}, description="keyword arguments of advantage.function")
 
 
 class StudySection(Section):
@@ -144,6 +196,8 @@ class Recipe(Section):
     driver: DriverSection = DriverSection()
     sft: SftSection = SftSection()
     grpo: GrpoSection = GrpoSection()
+    loss: LossSection = LossSection()
+    advantage: AdvantageSection = AdvantageSection()
     study: StudySection = StudySection()
 
     @model_validator(mode="before")
@@ -154,76 +208,23 @@ class Recipe(Section):
             return values
         return {**values, **{stage: {"learning_rate": rate, **values.get(stage, {})} for stage in ("sft", "grpo")}}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _the_method_sets_what_is_not_named(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        given = {name: values.get(name, {}) for name in ("grpo", "loss", "advantage")}
+        named = {name: part.model_dump(exclude_unset=True) if isinstance(part, Section) else part for name, part in given.items()}
+        if not all(isinstance(part, dict) for part in named.values()) or named["grpo"].get("loss", "grpo") not in get_args(Method):
+            return values  # the field's own check names the value and what is allowed
+        settings = method_settings(named["grpo"].get("loss", "grpo"))
+        return {**values, **{name: {**defaults, **named[name]} for name, defaults in settings.items()}}
+
     @model_validator(mode="after")
     def _settings_fit_each_other(self) -> Self:
-        problems = list(_contradictions(self))
+        from mathrl_ray.recipe_checks import contradictions  # it reads the sections above, so it cannot be imported before them
+
+        problems = list(contradictions(self))
         if problems:
             raise ValueError("\n".join(problems))
         return self
-
-
-def _contradictions(recipe: Recipe) -> Iterator[str]:
-    """Settings that are each allowed and cannot go together, one sentence each."""
-    generator, learner, grpo, model = recipe.generator, recipe.learner, recipe.grpo, recipe.model
-    if generator.top_p != 1.0:
-        yield (
-            f"generator.top_p = {generator.top_p}: training needs 1.0, since a cut distribution's log-probabilities are not the policy's. "
-            "Remove it; eval.top_p may be lower."
-        )
-    if generator.min_tokens > generator.max_tokens:
-        yield f"generator.min_tokens = {generator.min_tokens} is more than generator.max_tokens = {generator.max_tokens}: lower the first."
-    for key, max_tokens in (("generator.max_tokens", generator.max_tokens), ("eval.max_tokens", recipe.eval.max_tokens)):
-        if max_tokens >= model.max_length:
-            yield (
-                f"{key} = {max_tokens} leaves no room for a prompt in model.max_length = {model.max_length}: lower it or raise the latter."
-            )
-    if learner.micro_batch_tokens < model.max_length:
-        yield (
-            f"learner.micro_batch_tokens = {learner.micro_batch_tokens} is less than model.max_length = {model.max_length}: "
-            f"one sequence may not fit. Raise it to {model.max_length} or more."
-        )
-    num_responses = grpo.prompts_per_step * grpo.group_size
-    if num_responses % grpo.minibatches:
-        divisors = [n for n in range(1, num_responses + 1) if num_responses % n == 0]
-        nearest = min(divisors, key=lambda n: abs(n - grpo.minibatches))
-        yield (
-            f"grpo.minibatches = {grpo.minibatches} does not divide grpo.prompts_per_step x grpo.group_size = "
-            f"{grpo.prompts_per_step} x {grpo.group_size} = {num_responses} responses: {nearest} would work."
-        )
-    if learner.num_ranks != 1:
-        yield f"learner.num_ranks = {learner.num_ranks}: this version trains on one rank. Set it to 1."
-    if recipe.driver.max_staleness != 0:
-        yield f"driver.max_staleness = {recipe.driver.max_staleness}: this version's driver goes step by step. Set it to 0."
-    if recipe.data.num_train_problems < grpo.prompts_per_step:
-        yield (
-            f"data.num_train_problems = {recipe.data.num_train_problems} is less than grpo.prompts_per_step = {grpo.prompts_per_step}: "
-            "a batch may not hold a problem twice. Raise the first or lower the second."
-        )
-
-
-def check_stage_settings(recipe: Recipe, stages: Sequence[str]) -> None:
-    """Refuse what only matters to the stages that will run: a warm-up as long as a stage, a batch larger than its data.
-
-    Raises:
-        RecipeError: the sentence names the values, and what would work.
-    """
-    lengths = {
-        "sft": (num_sft_steps(recipe.sft, recipe.sft.num_examples), "sft.num_examples x sft.epochs / sft.batch_size"),
-        "grpo": (recipe.grpo.num_steps * recipe.grpo.minibatches * recipe.grpo.epochs, "grpo.num_steps x grpo.minibatches x grpo.epochs"),
-    }
-    for stage in stages:
-        num_steps, formula = lengths.get(stage, (None, ""))
-        if num_steps is not None and recipe.learner.warmup_steps >= num_steps:
-            raise RecipeError(
-                f"learner.warmup_steps = {recipe.learner.warmup_steps} is as long as the {stage} stage ({formula} = {num_steps} optimizer "
-                f"steps), so the learning rate would never be reached. Lower learner.warmup_steps to {num_steps // 10} or train longer."
-            )
-    if "sft" in stages and recipe.sft.batch_size > recipe.sft.num_examples:
-        raise RecipeError(
-            f"sft.batch_size = {recipe.sft.batch_size} is more than sft.num_examples = {recipe.sft.num_examples}: lower the first."
-        )
-
-
-def num_sft_steps(sft: SftSection, num_examples: int) -> int:
-    """Optimizer steps of the SFT stage; an epoch's last batch may be smaller and is stepped too."""
-    return sft.epochs * -(-num_examples // sft.batch_size)

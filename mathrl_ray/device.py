@@ -5,6 +5,7 @@ their settings.
 """
 
 import importlib.util
+import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -75,6 +76,24 @@ def _cuda(reason: str) -> Device:
         generator_arguments={},
         sizes_kv_cache=False,
     )
+
+
+def device_name(kind: DeviceKind) -> str:
+    """The name that a GPU's maker gives it; "" for a CPU, whose peak rate is not known."""
+    if kind == "cpu":
+        return ""
+    import torch
+
+    return str(torch.cuda.get_device_name())
+
+
+def peak_memory_gib(kind: DeviceKind) -> float:
+    """The most memory that this process has held so far: of the GPU, or resident where there is none."""
+    if kind == "cpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # KiB on Linux
+    import torch
+
+    return float(torch.cuda.max_memory_allocated()) / 2**30
 
 
 def attention_implementation(requested: str, kind: DeviceKind, dtype: str) -> tuple[str, str]:

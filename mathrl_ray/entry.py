@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from mathrl_ray.config import Recipe, RecipeError, StageName, check_stage_settings
+from mathrl_ray.config import Recipe, RecipeError, StageName
+from mathrl_ray.recipe_checks import check_stage_settings
 from mathrl_ray.recipe_file import check_local_paths, load_recipe
 
 

@@ -11,13 +11,15 @@ from typing import Any
 
 from mathrl_ray.actors.placement import Placement, dashboard_url, placement, plan_device, ray_connection
 from mathrl_ray.config import BUILTIN, Recipe, StageName
+from mathrl_ray.custom import own_functions
 from mathrl_ray.device import Device
 from mathrl_ray.driver.console import Console, protocol
 from mathrl_ray.driver.environment import describe_environment
 from mathrl_ray.driver.loops import canary_requests
 from mathrl_ray.driver.recorder import Recorder
 from mathrl_ray.driver.run import Run
-from mathrl_ray.stages.inputs import Inputs, check_lengths, check_memory, load_inputs, prepare_model, sft_examples
+from mathrl_ray.stages.inputs import Inputs, check_memory, load_inputs, prepare_model
+from mathrl_ray.stages.lengths import check_lengths
 from mathrl_ray.stages.study import run_study
 
 
@@ -29,7 +31,10 @@ async def run_job(recipe: Recipe, stages: Sequence[StageName]) -> None:
         ActorError, CanaryError, FloatingPointError: a stage failed; what was written before stays.
     """
     console = Console()
+    own = own_functions(recipe)
     inputs = load_inputs(recipe, stages)
+    for remark in inputs.remarks:
+        console.say(remark)
     if recipe.model.path != BUILTIN:  # the built-in model is made later, beside the engines' imports
         check_lengths(recipe, inputs, _tokenizer(prepare_model(recipe, console.say)))
     with ray_connection(recipe.run.name):
@@ -40,6 +45,7 @@ async def run_job(recipe: Recipe, stages: Sequence[StageName]) -> None:
             console.say(f"dashboard {dashboard_url() or 'is off'}; engines on {device.kind}, since {device.reason}")
             async with placement(recipe, device) as placed:
                 run = await _prepare_run(recipe, device, console, inputs, recorder, placed)
+                run.advantage_function = own.get("advantage")
                 await run_study(run, stages)
     console.table(run.stages, caption=protocol(recipe))
     console.say(f"run directory {recorder.folder}")
@@ -53,7 +59,7 @@ async def _prepare_run(recipe: Recipe, device: Device, console: Console, inputs:
         check_lengths(recipe, inputs, tokenizer)
     console.say("starting the engines")
     actors, learner_facts = await placed.start(str(model_folder))
-    recorder.environment(describe_environment(recipe, device, learner_facts))
+    recorder.environment({**describe_environment(recipe, device, learner_facts), "data": inputs.remarks})
     run = Run(
         recipe=recipe,
         actors=actors,
@@ -63,7 +69,9 @@ async def _prepare_run(recipe: Recipe, device: Device, console: Console, inputs:
         model_folder=str(model_folder),
         train_problems=inputs.train,
         test_problems=inputs.test,
-        sft_examples=sft_examples(inputs.traces, tokenizer),
+        traces=inputs.traces,
+        validation_problems=inputs.validation,
+        prompts=inputs.prompts,
     )
     run.canary_requests = canary_requests(run)
     return run

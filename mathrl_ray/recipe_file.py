@@ -13,6 +13,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from mathrl_ray.config import BUILTIN, Recipe, RecipeError
+from mathrl_ray.core.prompts import PROMPT_NAMES
+from mathrl_ray.data.dataset_name import absolute_spec, check_local_data, is_hub_spec
+from mathrl_ray.data.prompt_file import load_prompts
+from mathrl_ray.recipe_checks import SFT_STAGES
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -32,6 +36,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise RecipeError(f"recipe {path} is not TOML: {error}") from error
     for override in overrides:
         _apply_override(values, override)
+    _let_evaluations_follow_the_training_prompt(values)
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
@@ -50,6 +55,13 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
         if not isinstance(section, dict):
             raise RecipeError(f"{override!r}: {part} is a value in the recipe, not a section")
     section[parts[-1]] = _parse_value(text.strip())
+
+
+def _let_evaluations_follow_the_training_prompt(values: dict[str, Any]) -> None:
+    """eval.prompts is by default what training uses: a default that crosses sections, so it is written in before the sections are read."""
+    prompt = values["data"].get("prompt") if isinstance(values.get("data"), dict) else None
+    if isinstance(prompt, str) and isinstance(values.get("eval", {}), dict):
+        values["eval"] = {"prompts": [prompt], **values.get("eval", {})}
 
 
 def _parse_value(text: str) -> Any:
@@ -97,12 +109,26 @@ def _resolve(recipe: Recipe, path: Path) -> Recipe:
     folder = path.resolve().parent
     root = recipe.run.root or os.environ.get("MATHRL_RUNS", "") or str(Path.home() / "mathrl_runs")
     run = recipe.run.model_copy(update={"name": recipe.run.name or path.stem, "root": _absolute(root, folder)})
-    data = recipe.data.model_copy(
-        update={split: _absolute(value, folder) for split in ("train", "test") if (value := getattr(recipe.data, split)) != BUILTIN}
-    )
-    sft = recipe.sft.model_copy(update={} if recipe.sft.traces == BUILTIN else {"traces": _absolute(recipe.sft.traces, folder)})
+    paths = {split: absolute_spec(getattr(recipe.data, split), folder) for split in ("train", "validation", "test")}
+    data = recipe.data.model_copy(update={**paths, "prompt": _prompt(recipe.data.prompt, folder)})
+    evaluation = recipe.eval.model_copy(update={"prompts": [_prompt(spec, folder) for spec in recipe.eval.prompts]})
+    sft = recipe.sft.model_copy(update={"traces": absolute_spec(recipe.sft.traces, folder)})
     model = recipe.model.model_copy(update={"path": _model_path(recipe.model.path, folder)})
-    return recipe.model_copy(update={"run": run, "data": data, "sft": sft, "model": model})
+    functions = {
+        section: settings.model_copy(update={"function": _function(settings.function, folder)})
+        for section, settings in (("loss", recipe.loss), ("advantage", recipe.advantage))
+    }
+    return recipe.model_copy(update={"run": run, "data": data, "eval": evaluation, "sft": sft, "model": model, **functions})
+
+
+def _function(spec: str, folder: Path) -> str:
+    """path/file.py:function with its path made absolute; module:function stays."""
+    source, separator, name = spec.rpartition(":")
+    return f"{_absolute(source, folder)}:{name}" if separator and source.endswith(".py") else spec
+
+
+def _prompt(spec: str, folder: Path) -> str:
+    return spec if spec in PROMPT_NAMES else _absolute(spec, folder)
 
 
 def _absolute(path: str, folder: Path) -> str:
@@ -121,18 +147,24 @@ def _model_path(path: str, folder: Path) -> str:
 
 
 def check_local_paths(recipe: Recipe, stages: Sequence[str]) -> list[str]:
-    """Look at the files that the recipe names, without opening them. Returns remarks on what could not be looked at (hub names).
+    """Look at the files that the recipe names; only prompts are opened. Returns remarks on what could not be looked at (hub names).
 
     Raises:
-        RecipeError: a file or folder is missing, or a model folder lacks its weights' config or its tokenizer.
+        RecipeError: a file or folder is missing, a prompt file cannot be used, or a model folder lacks its weights' config or tokenizer.
     """
     remarks = []
-    paths = {"data.train": recipe.data.train, "data.test": recipe.data.test}
-    if "sft" in stages:
-        paths["sft.traces"] = recipe.sft.traces
-    for key, value in paths.items():
-        if value != BUILTIN and not Path(value).is_file():
-            raise RecipeError(f"{key} = {value}: no such file")
+    specs = {f"data.{split}": getattr(recipe.data, split) for split in ("train", "validation", "test")}
+    if SFT_STAGES & set(stages):
+        specs["sft.traces"] = recipe.sft.traces
+    for key, spec in specs.items():
+        check_local_data(spec, key)
+        if is_hub_spec(spec):
+            remarks.append(f"{key} = {spec}: a hub name, not checked")
+    load_prompts(recipe.data.prompt, recipe.eval.prompts)
+    for key, spec in (("loss.function", recipe.loss.function), ("advantage.function", recipe.advantage.function)):
+        source = spec.rpartition(":")[0]
+        if source.endswith(".py") and not Path(source).is_file():
+            raise RecipeError(f"{key} = {spec}: no such file")
     model = recipe.model.path
     if is_hub_name(model):
         remarks.append(f"model.path = {model}: a hub name, not checked")

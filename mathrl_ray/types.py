@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort"]
+GradingStyle = Literal["r1_zero", "question_only"]
+"""Where a response says its answer: between answer tags behind `</think>`, or in its last `\\boxed{...}`."""
 Outcome = Literal["correct", "wrong", "no_answer", "unparseable_answer", "truncated", "grader_timeout", "grader_error", "bad_gold"]
 UNGRADED: frozenset[str] = frozenset({"grader_error", "bad_gold"})
 """Outcomes that are nobody's error: not in an accuracy's denominator, masked in training."""
@@ -94,6 +96,7 @@ class ScoreRequest:
     response: str
     gold: str
     finish_reason: FinishReason = "stop"
+    style: GradingStyle = "r1_zero"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,10 @@ class StageSettings:
     learning_rate: float
     num_optimizer_steps: int
     """Length of the learning-rate schedule."""
+    stage: str = ""
+    """Its name, for the files below."""
+    dump_folder: str = ""
+    """Where the batches of skipped updates are kept; nowhere when empty."""
 
 
 @dataclass(frozen=True, slots=True)

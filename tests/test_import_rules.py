@@ -13,9 +13,9 @@ PACKAGE = REPOSITORY / "mathrl_ray"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
-    {"types", "config"},
+    {"types", "config", "methods", "recipe_checks"},
     {"core"},
-    {"data", "device", "weight_sync", "recipe_file"},
+    {"data", "device", "weight_sync", "recipe_file", "custom", "cs336", "policy"},
     {"actors"},
     {"driver"},
     {"stages"},
@@ -26,7 +26,7 @@ LAYERS = (
 
 ENGINE_OWNERS = {
     "ray": {"actors/placement.py", "actors/remote.py"},
-    "deepspeed": {"actors/learner.py", "actors/deepspeed_engine.py"},
+    "deepspeed": {"actors/process_group.py", "actors/deepspeed_engine.py"},
     "vllm": {"actors/generator.py", "weight_sync/vllm_engine.py"},
 }
 

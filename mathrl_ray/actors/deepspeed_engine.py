@@ -1,39 +1,138 @@
-"""A DeepSpeed engine around the policy. Called by learner.py only; the one file that imports DeepSpeed besides it."""
+"""A DeepSpeed engine around the policy: gradients, optimizer steps that a non-finite gradient cannot take, and the whole weights.
 
+Called by learner.py only; with process_group.py the one file that imports DeepSpeed.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import deepspeed
 import torch
-from transformers import PreTrainedModel
 
 from mathrl_ray.actors.policy_module import PolicyModule
 from mathrl_ray.config import LearnerSection
 
 
-def build_engine(model: PreTrainedModel, settings: LearnerSection, *, dtype: str) -> Any:
-    """Wrap a model with AdamW, gradient clipping and ZeRO.
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What became of one optimizer step."""
 
-    ZeRO stage 1 is the least, on one rank too: at stage 0 DeepSpeed reports no gradient norm and applies NaN gradients.
-    """
-    if settings.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model.train()
-    module = PolicyModule(model, settings.logits_chunk_tokens)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay)
-    engine, _, _, _ = deepspeed.initialize(
-        model=module, optimizer=optimizer, config=engine_config(settings, dtype), dist_init_required=False
-    )
-    return engine
+    applied: bool
+    """False where the gradient was not finite on some rank: no weight and no moment has changed on any."""
+    grad_norm: float
+    """Over all ranks, before clipping; inf where it was not finite."""
+
+
+class Engine:
+    """The policy with its optimizer, as one rank holds it. Every method but `backward` is called by all ranks together."""
+
+    def __init__(self, module: PolicyModule, settings: LearnerSection, *, dtype: str, num_ranks: int) -> None:
+        self._num_ranks = num_ranks
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay)
+        self._engine, _, _, _ = deepspeed.initialize(
+            model=module, optimizer=optimizer, config=engine_config(settings, dtype), dist_init_required=False
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self._engine.device)
+
+    @property
+    def module(self) -> PolicyModule:
+        module = self._engine.module
+        assert isinstance(module, PolicyModule)
+        return module
+
+    def __call__(self, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        log_probs, entropy = self._engine(*arguments)
+        return log_probs, entropy
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add a micro-batch's gradient. A loss that is no number makes the step's whole gradient one, so that `step` skips it.
+
+        DeepSpeed averages over ranks what is to be a sum, hence the factor.
+        """
+        loss = loss * self._num_ranks
+        self._engine.backward(loss if math.isfinite(loss.item()) else loss * math.nan, scale_wrt_gas=False)
+
+    def step(self, learning_rate: float) -> StepResult:
+        """One optimizer step of all gradients since the last one, or none where they are not finite; they are gone afterwards."""
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._engine.step()
+        skipped = bool(self._engine.optimizer.overflow)
+        grad_norm = float(self._engine.get_global_grad_norm())
+        return StepResult(applied=not skipped, grad_norm=math.inf if skipped else grad_norm)
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each weight whole, detached, under its checkpoint name, LoRA merged; valid until the next one is asked for.
+
+        Under ZeRO 3 every rank gets every weight, one at a time, so all ranks must go through them together.
+        """
+        for name, parameter, delta in _named_weights(self.module.model):
+            with _gathered([parameter, *(delta or ())]):
+                yield name, _merged(parameter.detach(), delta)
+
+    def weight_shapes(self) -> list[tuple[str, torch.Tensor]]:
+        """Names with empty tensors of the weights' whole shapes."""
+        return [
+            (name, torch.empty(getattr(parameter, "ds_shape", parameter.shape), device="meta"))
+            for name, parameter, _ in _named_weights(self.module.model)
+        ]
+
+    def close(self) -> None:
+        self._engine.destroy()
+
+
+Adapter = tuple[torch.nn.Parameter, torch.nn.Parameter, float]
+
+
+def _named_weights(model: Any) -> Iterator[tuple[str, torch.nn.Parameter, Any]]:
+    """(checkpoint name, weight, LoRA's (A, B, scaling) or None) of a transformers model, wrapped by peft or not."""
+    layers = dict(model.named_modules())
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            continue
+        layer = layers[name.rpartition(".base_layer.")[0]] if ".base_layer.weight" in name else None
+        adapter = None if layer is None else (layer.lora_A["default"].weight, layer.lora_B["default"].weight, layer.scaling["default"])
+        yield name.removeprefix("base_model.model.").replace(".base_layer.", "."), parameter, adapter
+
+
+def _merged(weight: torch.Tensor, adapter: Adapter | None) -> torch.Tensor:
+    """W + scaling * B A (Hu et al. 2021, section 4.1), added in float32."""
+    if adapter is None:
+        return weight
+    down, up, scaling = adapter
+    return (weight.float() + scaling * (up.detach().float() @ down.detach().float())).to(weight.dtype)
+
+
+def _gathered(parts: list[Any]) -> contextlib.AbstractContextManager[Any]:
+    parameters = [part for part in parts if hasattr(part, "ds_id")]
+    return deepspeed.zero.GatheredParameters(parameters) if parameters else contextlib.nullcontext()
 
 
 def engine_config(settings: LearnerSection, dtype: str) -> dict[str, Any]:
-    """DeepSpeed's configuration. Its own gradient accumulation is off: the number of micro-batches differs from step to step."""
+    """DeepSpeed's configuration. Its own gradient accumulation is off: the number of micro-batches differs from step to step.
+
+    ZeRO stage 1 is the least, on one rank too: at stage 0 DeepSpeed reports no gradient norm and applies NaN gradients.
+    """
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
         "gradient_clipping": settings.max_grad_norm,
         "zero_allow_untested_optimizer": True,
-        "zero_optimization": {"stage": settings.zero_stage},
-        "bf16": {"enabled": dtype == "bfloat16"},
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_optimization": {"stage": settings.zero_stage, "overlap_comm": False, **_offload(settings)},
+        "bf16": {"enabled": dtype == "bfloat16", "check_grad_overflow": True},
     }
+
+
+def _offload(settings: LearnerSection) -> dict[str, Any]:
+    optimizer = {"offload_optimizer": {"device": "cpu"}} if settings.offload != "none" else {}
+    weights = {"offload_param": {"device": "cpu"}} if settings.offload == "all" else {}
+    return optimizer | weights

@@ -1,25 +1,28 @@
 """The learner: the policy that is trained, its optimizer, and the publication of its weights.
 
 Wrapped by Ray in placement.py, seen by the driver as `interfaces.Learner`. Knows DeepSpeed and torch; knows no generator and no reward.
-A loss is always divided by counts of the whole batch, so how the batch is cut into micro-batches changes nothing.
+With learner.num_ranks = N there are N of these, and the driver calls each method on all at once with the same arguments; each takes its
+share of every batch. A loss is always divided by counts of the whole batch, so how the batch is cut changes nothing.
 """
 
 import gc
 import math
-import os
 import random
-import socket
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mathrl_ray.actors.model_folder import load_model, save_model
+from mathrl_ray.actors.learner_dump import write_dump
+from mathrl_ray.actors.model_folder import load_model, save_model, with_adapters
+from mathrl_ray.actors.process_group import ProcessGroup, Rendezvous, free_port
 from mathrl_ray.config import Recipe
-from mathrl_ray.core.batching import micro_batches, padding_fraction
 from mathrl_ray.core.schedule import learning_rate_at
 from mathrl_ray.core.statistics import mean_importance_ratio, mismatch_kl
-from mathrl_ray.device import Device, attention_implementation
+from mathrl_ray.core.throughput import peak_flops, training_flops
+from mathrl_ray.custom import load_function
+from mathrl_ray.device import Device, attention_implementation, device_name, peak_memory_gib
 from mathrl_ray.types import PolicyUpdate, ResponseStatistics, SamplingSettings, SftExample, StageSettings, Trajectory, WeightManifest
 
 SFT_SAMPLING = SamplingSettings(temperature=1.0, max_tokens=1)
@@ -29,87 +32,116 @@ SFT_SAMPLING = SamplingSettings(temperature=1.0, max_tokens=1)
 class Learner:
     """See `interfaces.Learner`; the methods are plain, Ray makes them asynchronous."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int = 0, num_ranks: int = 1) -> None:
+        self._group = ProcessGroup(rank, num_ranks)
         self._engine: Any = None
+        self._steps: Any = None
+        self._reference: Any = None
         self._block: Any = None
         self._optimizer_step = 0
+        self._policy_version = 0
+        self._skipped_in_a_row = 0
 
-    def preload(self, recipe: Recipe, device: Device) -> None:
-        """Import the engine and join the process group, which takes seconds, while the driver still prepares."""
-        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_free_port()))
-        import deepspeed
+    def preload(self, recipe: Recipe, device: Device, rendezvous: Rendezvous | None = None) -> None:
+        """Import the engine and meet the other ranks, which takes seconds, while the driver still prepares.
+
+        rendezvous: where the ranks meet; needed only where there are several.
+        """
         import torch
 
         torch.set_num_threads(recipe.learner.num_threads)
-        if not torch.distributed.is_initialized():
-            deepspeed.init_distributed(device.communication_backend)
+        here = Rendezvous("127.0.0.1", free_port())
+        self._group.join(rendezvous or here, device.communication_backend, max(recipe.learner.limit_s, recipe.driver.start_limit_s))
 
     def setup(self, recipe: Recipe, device: Device) -> dict[str, str]:
-        """Get ready for `start_stage`. Returns facts for environment.json.
+        """Get ready for `start_stage`, after `preload`. Returns facts for environment.json.
 
         Raises:
-            ValueError: the recipe asks for an attention implementation that cannot work here.
+            ValueError: the recipe asks for an attention implementation that cannot work here, or for a loss that cannot be loaded.
         """
-        self.preload(recipe, device)
         self._recipe, self._device = recipe, device
         self._attention, reason = attention_implementation(recipe.learner.attention, device.kind, recipe.model.dtype)
+        self._loss = self._loss_function()
         return {"attention": self._attention, "attention_reason": reason}
+
+    def _loss_function(self) -> Any:
+        from functools import partial
+
+        from mathrl_ray.core.losses import policy_loss
+
+        settings = self._recipe.loss
+        if settings.function:
+            return load_function(settings.function, key="loss.function", kwargs=settings.kwargs)
+        return partial(policy_loss, settings=settings)
 
     def start_stage(self, settings: StageSettings) -> None:
         """Load a model folder and begin a new optimizer and learning-rate schedule."""
-        from mathrl_ray.actors.deepspeed_engine import build_engine
+        import torch
+
+        from mathrl_ray.actors.deepspeed_engine import Engine
+        from mathrl_ray.actors.learner_steps import LearnerSteps
+        from mathrl_ray.actors.policy_module import PolicyModule
 
         self._close_engine()
-        self._settings, self._optimizer_step = settings, 0
-        self._random = random.Random(self._recipe.run.seed)
+        learner, loss, seed = self._recipe.learner, self._recipe.loss, self._recipe.run.seed
+        self._settings, self._optimizer_step, self._skipped_in_a_row = settings, 0, 0
+        self._random = random.Random(seed)
+        torch.manual_seed(seed)  # adapters begin at random, and must be the same on every rank
         model, self._tokenizer = load_model(settings.model_path, dtype=self._recipe.model.dtype, attention=self._attention)
-        self._engine = build_engine(model, self._recipe.learner, dtype=self._recipe.model.dtype)
+        self._count_flops(model)
+        model = with_adapters(model, learner)
+        module = PolicyModule(model, learner.logits_chunk_tokens, entropy_gradient=loss.entropy_coefficient > 0)
+        self._engine = Engine(module, learner, dtype=self._recipe.model.dtype, num_ranks=self._group.num_ranks)
+        self._reference = self._load_reference() if loss.kl_coefficient > 0 else None
+        pad_id = self._tokenizer.pad_token_id if self._tokenizer.pad_token_id is not None else self._tokenizer.eos_token_id
+        self._steps = LearnerSteps(self._engine, self._group, pad_id or 0, learner.micro_batch_tokens, learner.logits_chunk_tokens)
+
+    def _load_reference(self) -> Any:
+        """A second copy of the start model, on this rank's device, for the KL."""
+        from mathrl_ray.actors.policy_module import PolicyModule
+
+        model, _ = load_model(self._settings.model_path, dtype=self._recipe.model.dtype, attention=self._attention)
+        return PolicyModule(model.to(self._engine.device).eval(), self._recipe.learner.logits_chunk_tokens)
+
+    def _count_flops(self, model: Any) -> None:
+        self._num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        self._num_layers, self._hidden_size = model.config.num_hidden_layers, model.config.hidden_size
 
     def train_sft(self, batch: Sequence[SftExample]) -> dict[str, float]:
         """One optimizer step on the mean negative log-likelihood of the batch's response tokens."""
-        from mathrl_ray.core.losses import aggregate, sft_loss
+        from mathrl_ray.actors.learner_steps import sft_loss_of
 
-        num_tokens = sum(len(example.response_ids) for example in batch)
-        groups = self._micro_batches(batch)
-        losses, entropies = [], []
-        for rows in groups:
-            padded = self._pad([batch[row] for row in rows])
-            log_probs, entropy = self._engine(padded, SFT_SAMPLING)
-            loss = aggregate(
-                sft_loss(log_probs), padded.response_mask, how="token", num_sequences=len(batch), num_tokens=num_tokens, constant=1.0
-            )
-            self._backward(loss)
-            losses.append(loss.item())
-            entropies.append(entropy.sum().item())
-        return {
-            "loss": sum(losses),
-            "entropy_nats": sum(entropies) / num_tokens,
-            **self._step(),
-            **_batch_metrics(batch, groups),
-        }
+        began = time.monotonic()
+        totals, _ = self._steps.accumulate(batch, SFT_SAMPLING, sft_loss_of(batch))
+        metrics = {**totals, **self._step(totals, batch), **self._steps.padding(batch)}
+        return metrics | self._throughput(metrics["num_tokens"], len(batch), time.monotonic() - began)
 
     def train_policy(self, batch: Sequence[Trajectory], sampling: SamplingSettings) -> PolicyUpdate:
         """The optimizer steps of one batch of trajectories.
 
         With one step a batch the proximal policy is the learner itself; with more, its log-probabilities are computed once, beforehand.
         """
-        grpo = self._recipe.grpo
-        examples = [_example(trajectory) for trajectory in batch]
-        proximal: list[Sequence[float]] | None = None
-        if grpo.epochs * grpo.minibatches > 1:
-            proximal = [statistics.logprobs for statistics in self.response_statistics(examples, sampling)]
+        from mathrl_ray.actors.learner_steps import PolicyBatch, example_of
+
+        began, grpo, max_tokens = time.monotonic(), self._recipe.grpo, self._recipe.generator.max_tokens
+        examples = [example_of(trajectory) for trajectory in batch]
+        proximal = self._logprobs(self._engine.module, examples, sampling) if grpo.updates_per_step > 1 else None
+        reference = None if self._reference is None else self._logprobs(self._reference, examples, sampling)
         steps: list[dict[str, float]] = []
         behaviour: Sequence[Sequence[float]] = proximal or ()
         for rows in self._minibatches(len(batch)):
-            chosen = None if proximal is None else [proximal[row] for row in rows]
-            metrics, log_probs = self._policy_step([batch[row] for row in rows], chosen, sampling)
+            chosen = [None if values is None else [values[row] for row in rows] for values in (proximal, reference)]
+            part = PolicyBatch([batch[row] for row in rows], chosen[0], chosen[1], self._policy_version, max_tokens)
+            metrics, log_probs = self._policy_step(part, sampling)
             steps.append(metrics)
             behaviour = behaviour or log_probs
+        num_tokens = sum(step["num_tokens"] for step in steps)
+        metrics = _mean_of_steps(steps) | self._throughput(num_tokens, len(batch) * grpo.epochs, time.monotonic() - began)
         generator_logprobs = [trajectory.completion.logprobs for trajectory in batch]
-        metrics = {name: fmean(step[name] for step in steps) for name in steps[0]}
         metrics["importance_ratio_mean"] = mean_importance_ratio(behaviour, generator_logprobs)
         metrics["mismatch_kl"] = mismatch_kl(behaviour, generator_logprobs)
-        return PolicyUpdate(metrics=metrics, learner_logprobs=tuple(map(tuple, behaviour)), num_optimizer_steps=len(steps))
+        num_applied = len(steps) - int(metrics["skipped_updates"])
+        return PolicyUpdate(metrics=metrics, learner_logprobs=tuple(map(tuple, behaviour)), num_optimizer_steps=num_applied)
 
     def _minibatches(self, num_rows: int) -> Iterator[list[int]]:
         """Rows of each optimizer step; shuffled when there is more than one, so that no step sees one prompt's siblings alone."""
@@ -122,70 +154,78 @@ class Learner:
             for start in range(0, num_rows, size):
                 yield rows[start : start + size]
 
-    def _policy_step(
-        self, batch: Sequence[Trajectory], proximal: Sequence[Sequence[float]] | None, sampling: SamplingSettings
-    ) -> tuple[dict[str, float], list[list[float]]]:
+    def _policy_step(self, batch: Any, sampling: SamplingSettings) -> tuple[dict[str, float], list[list[float]]]:
         """One optimizer step. Returns its metrics and the learner's log-probabilities from before it, in the batch's order."""
-        import torch
+        from mathrl_ray.actors.learner_steps import example_of, policy_loss_of
 
-        from mathrl_ray.core.losses import aggregate, policy_token_loss
-        from mathrl_ray.core.tokenization import pad_response_values, unpad
+        examples = [example_of(trajectory) for trajectory in batch.trajectories]
+        totals, logprobs = self._steps.accumulate(examples, sampling, policy_loss_of(batch, self._loss))
+        return {**totals, **self._step(totals, batch.trajectories), **self._steps.padding(examples)}, logprobs
 
-        grpo = self._recipe.grpo
-        examples = [_example(trajectory) for trajectory in batch]
-        num_tokens = sum(len(example.response_ids) for example in examples)
-        groups = self._micro_batches(examples)
-        totals = dict.fromkeys(("loss", "entropy_nats", "clip_fraction"), 0.0)
-        learner_logprobs: list[list[float]] = [[] for _ in batch]
-        for rows in groups:
-            padded = self._pad([examples[row] for row in rows])
-            log_probs, entropy = self._engine(padded, sampling)
-            advantages = torch.tensor([[batch[row].advantage] for row in rows], dtype=log_probs.dtype, device=log_probs.device)
-            reference = log_probs.detach() if proximal is None else pad_response_values([proximal[row] for row in rows], padded)
-            token_loss = policy_token_loss(grpo.loss, log_probs, reference, advantages, clip_low=grpo.clip_low, clip_high=grpo.clip_high)
-            loss = aggregate(
-                token_loss.loss,
-                padded.response_mask,
-                how=grpo.aggregation,
-                num_sequences=len(batch),
-                num_tokens=num_tokens,
-                constant=float(self._recipe.generator.max_tokens),
+    def _step(self, totals: Mapping[str, float], batch: Sequence[Any]) -> dict[str, float]:
+        """Step the optimizer with the schedule's learning rate, or skip it where loss or gradient is no number.
+
+        Raises:
+            FloatingPointError: learner.max_skipped_steps updates in a row were skipped.
+        """
+        learner, num_steps = self._recipe.learner, self._settings.num_optimizer_steps
+        learning_rate = learning_rate_at(
+            self._optimizer_step,
+            peak=self._settings.learning_rate,
+            num_steps=num_steps,
+            warmup_steps=learner.warmup_steps or round(learner.warmup_fraction * num_steps),
+            schedule=learner.schedule,
+        )
+        result = self._engine.step(learning_rate)
+        if result.applied:
+            self._optimizer_step, self._skipped_in_a_row = self._optimizer_step + 1, 0
+        else:
+            self._skipped_in_a_row += 1
+            self._report_skip(totals, batch)
+        return {"learning_rate": learning_rate, "grad_norm": result.grad_norm, "skipped_updates": float(not result.applied)}
+
+    def _report_skip(self, totals: Mapping[str, float], batch: Sequence[Any]) -> None:
+        limit = self._recipe.learner.max_skipped_steps
+        name = f"{self._settings.stage}-update-{self._optimizer_step}-skip-{self._skipped_in_a_row}.json"
+        dump = Path(self._settings.dump_folder) / name if self._settings.dump_folder else None
+        if dump and self._group.rank == 0:
+            write_dump(dump, totals, batch)
+        if self._skipped_in_a_row >= limit:
+            raise FloatingPointError(
+                f"{self._skipped_in_a_row} updates in a row had a loss or gradient that is no finite number (the last loss: "
+                f"{totals['loss']}), which is learner.max_skipped_steps = {limit}: lower the learning rate "
+                f"({self._settings.learning_rate:g}) or learner.max_grad_norm. The batches: {dump.parent if dump else 'not kept'}"
             )
-            self._backward(loss)
-            totals["loss"] += loss.item()
-            totals["entropy_nats"] += entropy.sum().item() / num_tokens
-            totals["clip_fraction"] += (token_loss.clipped & padded.response_mask).sum().item() / num_tokens
-            for row, values in zip(rows, unpad(log_probs.detach(), padded), strict=True):
-                learner_logprobs[row] = values
-        return {**totals, **self._step(), **_batch_metrics(examples, groups)}, learner_logprobs
 
     def response_statistics(self, sequences: Sequence[SftExample], sampling: SamplingSettings) -> list[ResponseStatistics]:
         """Log-probabilities and mean token entropy of given responses under the present weights; no gradient."""
+        found: list[ResponseStatistics] = self._steps.statistics(self._engine.module, sequences, sampling)
+        return found
+
+    def _logprobs(self, module: Any, sequences: Sequence[SftExample], sampling: SamplingSettings) -> list[tuple[float, ...]]:
+        return [statistics.logprobs for statistics in self._steps.statistics(module, sequences, sampling)]
+
+    def publish(self, policy_version: int) -> WeightManifest | None:
+        """Write the present weights into shared memory, in model.dtype and under their checkpoint names; rank 0 alone writes."""
         import torch
 
-        from mathrl_ray.core.tokenization import unpad
-
-        results: dict[int, ResponseStatistics] = {}
-        with torch.no_grad():
-            for rows in self._micro_batches(sequences):
-                padded = self._pad([sequences[row] for row in rows])
-                log_probs, entropy = self._engine.module(padded, sampling)
-                for row, values, entropies in zip(rows, unpad(log_probs, padded), unpad(entropy, padded), strict=True):
-                    results[row] = ResponseStatistics(logprobs=tuple(values), mean_token_entropy_nats=fmean(entropies))
-        return [results[row] for row in range(len(sequences))]
-
-    def publish(self, policy_version: int) -> WeightManifest:
-        """Write the present weights into shared memory, in model.dtype and under their checkpoint names."""
         from mathrl_ray.weight_sync.shared_memory import SharedMemoryBlock
 
-        parameters = dict(self._engine.module.model.named_parameters())
+        self._policy_version = policy_version
+        if self._group.rank != 0:
+            for _ in self._engine.weights():  # takes part in gathering what the ranks hold in parts
+                pass
+            return None
         if self._block is None:
-            self._block = SharedMemoryBlock(parameters.items(), next(iter(parameters.values())).dtype)
-        return self._block.write(((name, parameter.detach()) for name, parameter in parameters.items()), policy_version)
+            self._block = SharedMemoryBlock(self._engine.weight_shapes(), getattr(torch, self._recipe.model.dtype))
+        manifest: WeightManifest = self._block.write(self._engine.weights(), policy_version)
+        return manifest
 
     def save(self, folder: str) -> None:
         """Write the model and its tokenizer as a folder that AutoModelForCausalLM and vLLM open; whole or not at all."""
-        save_model(self._engine.module.model, self._tokenizer, Path(folder))
+        weights = {name: tensor.cpu().clone() for name, tensor in self._engine.weights()}
+        if self._group.rank == 0:
+            save_model(self._engine.module.model, self._tokenizer, Path(folder), weights)
 
     def shutdown(self) -> None:
         self._close_engine()
@@ -195,63 +235,23 @@ class Learner:
 
     def _close_engine(self) -> None:
         if self._engine is not None:
-            self._engine.destroy()
-            self._engine = None
+            self._engine.close()
+            self._engine = self._steps = self._reference = None
             gc.collect()  # the engine and its module point at each other; the next model needs the memory now
 
-    def _micro_batches(self, sequences: Sequence[SftExample]) -> list[list[int]]:
-        return micro_batches([_num_tokens(sequence) for sequence in sequences], self._recipe.learner.micro_batch_tokens)
-
-    def _pad(self, sequences: Sequence[SftExample]) -> Any:
-        from mathrl_ray.core.tokenization import pad_batch
-
-        pad_id = self._tokenizer.pad_token_id if self._tokenizer.pad_token_id is not None else self._tokenizer.eos_token_id
-        return pad_batch(sequences, pad_id).to(self._engine.device)
-
-    def _backward(self, loss: Any) -> None:
-        if not math.isfinite(loss.item()):
-            raise FloatingPointError(f"the loss is {loss.item()} in optimizer step {self._optimizer_step}: lower learner.learning_rate")
-        self._engine.backward(loss, scale_wrt_gas=False)
-
-    def _step(self) -> dict[str, float]:
-        """Step the optimizer with the schedule's learning rate; returns the rate and the gradient's norm before clipping."""
-        learner = self._recipe.learner
-        learning_rate = learning_rate_at(
-            self._optimizer_step,
-            peak=self._settings.learning_rate,
-            num_steps=self._settings.num_optimizer_steps,
-            warmup_steps=learner.warmup_steps,
-            schedule=learner.schedule,
-        )
-        for group in self._engine.optimizer.param_groups:
-            group["lr"] = learning_rate
-        self._engine.step()
-        grad_norm = float(self._engine.get_global_grad_norm())
-        if not math.isfinite(grad_norm):
-            raise FloatingPointError(f"the gradient's norm is {grad_norm} in optimizer step {self._optimizer_step}")
-        self._optimizer_step += 1
-        return {"learning_rate": learning_rate, "grad_norm": grad_norm}
+    def _throughput(self, num_tokens: float, num_sequences: int, seconds: float) -> dict[str, float]:
+        """Speed over all ranks, and this rank's memory."""
+        metrics = {"train_tokens_per_s": num_tokens / seconds, "learner_peak_memory_gib": peak_memory_gib(self._device.kind)}
+        if peak := peak_flops(device_name(self._device.kind)):
+            flops = training_flops(self._num_parameters, self._num_layers, self._hidden_size, int(num_tokens), num_tokens / num_sequences)
+            metrics["mfu"] = flops / seconds / (peak * self._group.num_ranks)
+        return metrics
 
 
-def _example(trajectory: Trajectory) -> SftExample:
-    return SftExample(prompt_ids=trajectory.prompt_ids, response_ids=trajectory.completion.token_ids)
-
-
-def _num_tokens(sequence: SftExample) -> int:
-    return len(sequence.prompt_ids) + len(sequence.response_ids)
-
-
-def _batch_metrics(batch: Sequence[SftExample], groups: Sequence[Sequence[int]]) -> dict[str, float]:
-    lengths = [_num_tokens(example) for example in batch]
-    return {
-        "num_sequences": len(batch),
-        "num_tokens": sum(lengths),
-        "num_micro_batches": len(groups),
-        "padding_fraction": padding_fraction(lengths, groups),
-    }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def _mean_of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means over a batch's optimizer steps; skipped ones are counted, and left out of the gradient norm where another was not."""
+    metrics = {name: fmean(step[name] for step in steps) for name in steps[0]}
+    metrics["skipped_updates"] = sum(step["skipped_updates"] for step in steps)
+    if norms := [step["grad_norm"] for step in steps if not step["skipped_updates"]]:
+        metrics["grad_norm"] = fmean(norms)
+    return metrics

@@ -11,11 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+import ray.exceptions
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from mathrl_ray.actors.generator import Generator
 from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.actors.learner import Learner
-from mathrl_ray.actors.remote import RemoteGenerator, RemoteLearner, RemoteScorer, call
+from mathrl_ray.actors.process_group import Rendezvous, free_port
+from mathrl_ray.actors.remote import ActorError, RemoteGenerator, RemoteLearner, RemoteScorer, call
 from mathrl_ray.actors.scorer import Scorer
 from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.device import Device, choose_device
@@ -66,16 +70,16 @@ class Placement:
 
     recipe: Recipe
     device: Device
-    _learner: Any = None
+    _ranks: list[Any] = field(default_factory=list)
+    _rank_group: Any = None
     _generators: list[Any] = field(default_factory=list)
     _scorers: list[Any] = field(default_factory=list)
 
     def create(self) -> None:
         """Create every actor and let the engines be imported, all side by side; returns at once."""
         gpus = self.device.gpus_per_engine
-        # The learner first, so that it gets the first GPU and the generators the ones after it.
-        self._learner = _create(Learner, "learner-0", num_cpus=LEARNER_CPUS, num_gpus=gpus)
-        self._learner.preload.remote(self.recipe, self.device)
+        # The learner first, so that it gets the first GPUs and the generators the ones after them.
+        self._create_ranks(gpus)
         for index in range(self.recipe.generator.replicas):
             generator = _create(Generator, f"generator-{index}", num_cpus=GENERATOR_CPUS, num_gpus=gpus, max_concurrency=64)
             generator.preload.remote(self.recipe, self.device)
@@ -85,20 +89,32 @@ class Placement:
             arguments = (scorer.limit_s, int(scorer.memory_gib * 2**30))
             self._scorers.append(_create(Scorer, f"scorer-{index}", *arguments, num_cpus=0, num_gpus=0, max_concurrency=4))
 
+    def _create_ranks(self, gpus: int) -> None:
+        """One learner actor a rank, reserved together: all or none, and close to each other."""
+        num_ranks = self.recipe.learner.num_ranks
+        self._rank_group = placement_group([{"CPU": LEARNER_CPUS, **({"GPU": gpus} if gpus else {})}] * num_ranks, strategy="PACK")
+        for rank in range(num_ranks):
+            place = PlacementGroupSchedulingStrategy(self._rank_group, placement_group_bundle_index=rank)
+            options = {"num_cpus": LEARNER_CPUS, "num_gpus": gpus, "scheduling_strategy": place}
+            self._ranks.append(_create(Learner, f"learner-{rank}", rank, num_ranks, **options))
+        rendezvous = self._ranks[0].__ray_call__.remote(_rendezvous)
+        for handle in self._ranks:
+            handle.preload.remote(self.recipe, self.device, rendezvous)
+
     async def start(self, model_folder: str) -> tuple[Actors, dict[str, str]]:
         """Start the engines side by side on a model folder. Returns them with the facts that environment.json keeps.
 
         Raises:
-            ActorError: an engine did not start within driver.start_limit_s.
+            ActorError: an engine, or a rank that others wait for, did not start within driver.start_limit_s.
             RuntimeError: an engine has other GPUs than it was given.
         """
         self._check_gpus()
         recipe, limit_s = self.recipe, self.recipe.driver.start_limit_s
-        learner = RemoteLearner(self._learner, "learner-0", recipe)
+        learner = RemoteLearner(self._ranks, recipe)
         generators = [RemoteGenerator(handle, f"generator-{index}", recipe) for index, handle in enumerate(self._generators)]
         scorers = [RemoteScorer(handle, f"scorer-{index}", recipe) for index, handle in enumerate(self._scorers)]
         learner_facts, *others = await asyncio.gather(
-            call(learner.handle, learner.name, "setup", recipe, self.device, limit_s=limit_s),
+            learner.on_all_ranks("setup", recipe, self.device, limit_s=limit_s),
             *(call(each.handle, each.name, "setup", recipe, self.device, model_folder, limit_s=limit_s) for each in generators),
             *(call(each.handle, each.name, "setup", limit_s=limit_s) for each in scorers),
         )
@@ -107,8 +123,13 @@ class Placement:
 
     def _check_gpus(self) -> None:
         """Each engine must see exactly the GPUs that were reserved for it, and no GPU may have two engines."""
-        engines = {"learner-0": self._learner} | {f"generator-{index}": handle for index, handle in enumerate(self._generators)}
-        found = dict(zip(engines, ray.get([handle.__ray_call__.remote(_node_and_gpus) for handle in engines.values()]), strict=True))
+        learners = {f"learner-{rank}": handle for rank, handle in enumerate(self._ranks)}
+        engines = learners | {f"generator-{index}": handle for index, handle in enumerate(self._generators)}
+        answers = [handle.__ray_call__.remote(_node_and_gpus) for handle in engines.values()]
+        try:
+            found = dict(zip(engines, ray.get(answers, timeout=self.recipe.driver.start_limit_s), strict=True))
+        except ray.exceptions.GetTimeoutError as error:
+            raise ActorError(f"{', '.join(engines)} were not all there within driver.start_limit_s") from error
         taken = [(node, gpu) for node, gpus in found.values() for gpu in gpus]
         wrong_number = any(len(gpus) != self.device.gpus_per_engine for _, gpus in found.values())
         if wrong_number or len(set(taken)) != len(taken):
@@ -116,11 +137,13 @@ class Placement:
 
     async def stop(self) -> None:
         """Let each actor end its processes, then end the actors; one that does not answer is ended all the same."""
-        handles = [handle for handle in (self._learner, *self._generators, *self._scorers) if handle is not None]
+        handles = [*self._ranks, *self._generators, *self._scorers]
         endings = (call(handle, "actor", "shutdown", limit_s=SHUTDOWN_LIMIT_S) for handle in handles)
         await asyncio.gather(*endings, return_exceptions=True)
         for handle in handles:
             ray.kill(handle)
+        if self._rank_group is not None:
+            remove_placement_group(self._rank_group)
 
 
 @contextlib.asynccontextmanager
@@ -134,11 +157,12 @@ async def placement(recipe: Recipe, device: Device) -> AsyncIterator[Placement]:
         await placed.stop()
 
 
-def _create(actor_class: type, name: str, *arguments: Any, num_cpus: float, num_gpus: float, max_concurrency: int | None = None) -> Any:
-    options = {"name": name, "num_cpus": num_cpus, "num_gpus": num_gpus}
-    if max_concurrency is not None:
-        options["max_concurrency"] = max_concurrency
-    return ray.remote(actor_class).options(**options).remote(*arguments)
+def _create(actor_class: type, name: str, *arguments: Any, **options: Any) -> Any:
+    return ray.remote(actor_class).options(name=name, **options).remote(*arguments)
+
+
+def _rendezvous(_: Any) -> Rendezvous:
+    return Rendezvous(ray.util.get_node_ip_address(), free_port())
 
 
 def _node_and_gpus(_: Any) -> tuple[str, list[int]]:

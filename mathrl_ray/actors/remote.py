@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import ray
 import ray.exceptions
 
 from mathrl_ray.config import Recipe
@@ -66,29 +67,41 @@ class RemoteGenerator:
 
 
 class RemoteLearner:
-    """`interfaces.Learner` over Ray."""
+    """`interfaces.Learner` over Ray: one actor a rank, all called at once with the same arguments; rank 0 answers for all."""
 
-    def __init__(self, handle: Any, name: str, recipe: Recipe) -> None:
-        self.handle, self.name = handle, name
+    def __init__(self, ranks: Sequence[Any], recipe: Recipe) -> None:
+        self._ranks = ranks
         self._limit_s, self._sync_limit_s = recipe.learner.limit_s, recipe.driver.sync_limit_s
 
+    async def on_all_ranks(self, method: str, *arguments: Any, limit_s: float) -> Any:
+        """Rank 0's answer, once all ranks have answered; the first rank that fails ends the wait.
+
+        Raises:
+            ActorError, ValueError, FloatingPointError: as `call`.
+        """
+        shared = [ray.put(argument) for argument in arguments] if len(self._ranks) > 1 else arguments  # once, not once a rank
+        answers = await asyncio.gather(
+            *(call(handle, f"learner-{rank}", method, *shared, limit_s=limit_s) for rank, handle in enumerate(self._ranks))
+        )
+        return answers[0]
+
     async def start_stage(self, settings: StageSettings) -> None:
-        await call(self.handle, self.name, "start_stage", settings, limit_s=self._limit_s)
+        await self.on_all_ranks("start_stage", settings, limit_s=self._limit_s)
 
     async def train_sft(self, batch: Sequence[SftExample]) -> dict[str, float]:
-        return await call(self.handle, self.name, "train_sft", list(batch), limit_s=self._limit_s)
+        return await self.on_all_ranks("train_sft", list(batch), limit_s=self._limit_s)
 
     async def train_policy(self, batch: Sequence[Trajectory], sampling: SamplingSettings) -> PolicyUpdate:
-        return await call(self.handle, self.name, "train_policy", list(batch), sampling, limit_s=self._limit_s)
+        return await self.on_all_ranks("train_policy", list(batch), sampling, limit_s=self._limit_s)
 
     async def response_statistics(self, sequences: Sequence[SftExample], sampling: SamplingSettings) -> list[ResponseStatistics]:
-        return await call(self.handle, self.name, "response_statistics", list(sequences), sampling, limit_s=self._limit_s)
+        return await self.on_all_ranks("response_statistics", list(sequences), sampling, limit_s=self._limit_s)
 
     async def publish(self, policy_version: int) -> WeightManifest:
-        return await call(self.handle, self.name, "publish", policy_version, limit_s=self._sync_limit_s)
+        return await self.on_all_ranks("publish", policy_version, limit_s=self._sync_limit_s)
 
     async def save(self, folder: str) -> None:
-        await call(self.handle, self.name, "save", folder, limit_s=self._limit_s)
+        await self.on_all_ranks("save", folder, limit_s=self._limit_s)
 
 
 class RemoteScorer:

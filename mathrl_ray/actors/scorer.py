@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mathrl_ray.actors.grading_process import GradingProcess
-from mathrl_ray.core.grading import Extraction, extract, pay, quick_verdict
+from mathrl_ray.core.grading import Extraction, extract, extract_boxed, pay, quick_verdict
 from mathrl_ray.types import Grade, Outcome, ScoreRequest
 
 _SMALLEST_MEMORY_BYTES = 128 << 20
@@ -122,7 +122,7 @@ class Scorer:
 
 def _quick_look(request: ScoreRequest) -> _Item:
     started = time.perf_counter()
-    extraction = extract(request.response)
+    extraction = extract(request.response) if request.style == "r1_zero" else extract_boxed(request.response)
     outcome = quick_verdict(extraction.answer_to_judge, request.gold)
     if outcome == "no_answer" and extraction.answer is None and request.finish_reason == "length":
         outcome = "truncated"

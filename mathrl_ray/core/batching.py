@@ -7,15 +7,20 @@ sorting by length keeps it to a few per cent.
 from collections.abc import Sequence
 
 
-def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+def micro_batches(lengths: Sequence[int], max_tokens: int, num_ranks: int = 1) -> list[list[int]]:
     """Indices into `lengths`, in groups with rows * longest <= max_tokens.
 
     Every index stands in exactly one group; read one after the other, the groups are sorted by (length, index). Each group takes all that
     fits before the next begins, which gives the fewest groups that a sorted order allows.
 
+    For several ranks their number is made a multiple of num_ranks, since ranks that exchange weights or gradients must all run the model
+    equally often: the group with the most rows is cut in two, and where no row is left to cut off, a group is empty. Rank r takes
+    groups[r::num_ranks], so that neighbours in length run at the same time.
+
     Args:
         lengths: tokens of each sequence, prompt included.
         max_tokens: padded tokens of one micro-batch.
+        num_ranks: learner ranks that share the batch.
 
     Raises:
         ValueError: one sequence alone is longer than max_tokens.
@@ -36,6 +41,10 @@ def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
             groups[-1].append(index)
         else:
             groups.append([index])
+    while len(groups) % num_ranks:
+        largest = max(range(len(groups)), key=lambda group: len(groups[group]))
+        half = len(groups[largest]) // 2
+        groups[largest : largest + 1] = [groups[largest][:half], groups[largest][half:]] if half else [groups[largest], []]
     return groups
 
 

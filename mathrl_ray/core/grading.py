@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from mathrl_ray.core.boxed import last_boxed
 from mathrl_ray.types import Grade, Outcome
 
 _THINK_THEN_ANSWER = "</think> <answer>"
@@ -257,3 +258,13 @@ def grade(response: str, gold: str) -> Grade:
         except MemoryError:
             outcome = "wrong"
     return pay(extraction, outcome)
+
+
+def extract_boxed(response: str) -> Extraction:
+    r"""The answer of a response to question_only: what its last `\boxed{...}` holds. The format is kept by any complete box.
+
+    >>> extract_boxed(r"So it is $\boxed{5}$.")
+    Extraction(format_ok=True, answer='5')
+    """
+    answer = last_boxed(response)
+    return Extraction(answer is not None, answer)

@@ -4,6 +4,7 @@ Called by the learner and by cs336.py. Pure: tensors in, tensors out; knows no m
 Everything is computed in float32, as in the sampler (float64 stays float64, for checks of gradients). [..., V] is a vocabulary row.
 """
 
+import math
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
@@ -115,6 +116,8 @@ def chunked_response_log_probs(
     stop_token_ids: Collection[int],
     chunk_tokens: int,
     with_entropy: bool,
+    entropy_gradient: bool = False,
+    num_chunks: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probabilities of the labels (and entropies) from hidden states, with the logits of one chunk of tokens alive at a time.
 
@@ -129,9 +132,11 @@ def chunked_response_log_probs(
         temperature, min_tokens, stop_token_ids: as in `adjust_logits`.
         chunk_tokens: rows a chunk, at least 1.
         with_entropy: also return the entropy of the distribution that is sampled from, after `adjust_logits`.
+        entropy_gradient: let it carry a gradient (an entropy bonus needs one, and more memory); else the second run leaves it out.
+        num_chunks: cut into exactly so many chunks, empty ones included, for ranks that must all run the head equally often (ZeRO 3).
 
     Returns:
-        log_probs [N] and entropy [N] or None. The entropy is a measurement and carries no gradient, so the second run leaves it out.
+        log_probs [N] and entropy [N] or None.
     """
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
@@ -146,10 +151,11 @@ def chunked_response_log_probs(
         )
         log_probs = selected_log_probs(logits, labels)
         # Last, and on detached logits: the checkpoint's second run stops as soon as it has what the gradient needs.
-        return log_probs, token_entropy(logits.detach()) if with_entropy else None
+        return log_probs, token_entropy(logits if entropy_gradient else logits.detach()) if with_entropy else None
 
     run = partial(checkpoint, one_chunk, use_reentrant=False, preserve_rng_state=False) if torch.is_grad_enabled() else one_chunk
-    chunks = zip(hidden.split(chunk_tokens), labels.split(chunk_tokens), response_position.split(chunk_tokens), strict=True)
+    num_chunks = num_chunks or max(1, math.ceil(len(labels) / chunk_tokens))
+    chunks = zip(*(rows.tensor_split(num_chunks) for rows in (hidden, labels, response_position)), strict=True)
     log_probs, entropies = zip(*(run(*chunk) for chunk in chunks), strict=True)
     return torch.cat(log_probs), torch.cat(entropies) if with_entropy else None
 

@@ -25,7 +25,11 @@ MAX_VALUE = 9
 SUBJECTS = ("algebra", "word", "line")
 NUM_SEQUENCES: dict[Split, int] = {"train": 418_328, "validation": 59_921, "test": 119_612}
 """Operand sequences of levels 1 to 5 in each split; a fact of the hash in `split_of`, counted by its test."""
-_NUMBER_KEYS: dict[Split, str] = {"train": "data.num_train_problems", "validation": "eval.num_problems", "test": "eval.num_problems"}
+_NUMBER_KEYS: dict[Split, str] = {
+    "train": "data.num_train_problems",
+    "validation": "data.num_validation_problems",
+    "test": "eval.num_problems",
+}
 _MAX_SLIP = 3
 _UNFORMATTED_ENDINGS = (". The answer is {}.", ". So the answer is {}.", ". It is {}.")
 

@@ -1,53 +1,129 @@
-"""An evaluation: the test problems, one response each, graded, with the interval of the accuracy.
+"""Evaluations: problems, one response each, graded, with the interval of the accuracy.
 
-Called by every stage at its end. Knows the actors' Protocols and the recorder.
+    evaluate   the test problems, with every prompt of eval.prompts, at a stage's end   <stage>[-<prompt>]-v<policy_version>.parquet
+    validate   the validation problems, with the first prompt, for choices              validation-<stage>-step<step>-v<...>.parquet
+
+Called by every stage. Knows the actors' Protocols and the recorder. Both use the weights that the generators hold. Neither counts its
+tokens to the stage's budget: they teach nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from mathrl_ray.config import RecipeError
 from mathrl_ray.core.statistics import wilson_interval
 from mathrl_ray.driver.loops import EVALUATION_STEP, generate, make_request, score, sequence_of
 from mathrl_ray.driver.rows import evaluation_row
 from mathrl_ray.driver.run import Run
-from mathrl_ray.types import UNGRADED, Completion, GenerationRequest, SamplingSettings
+from mathrl_ray.types import UNGRADED, Completion, GenerationRequest, Problem, SamplingSettings
+
+VALIDATION_STEP = -3
+"""Stands for the step in the seeds of validations (as EVALUATION_STEP and CANARY_STEP do): they are not those of any other request.
+
+The same at every step, so that two validations differ by their weights only.
+"""
 
 
 async def evaluate(run: Run, stage: str, step: int) -> dict[str, Any]:
     """Evaluate the present weights on `run.test_problems`, write the rows, and return the figures of summary.json.
 
-    The same problem gets the same seed in every stage. Generated tokens are not counted to the stage's budget: they teach nothing.
+    The first of eval.prompts gives the figures; each other one gives rows, and metrics whose names end in the prompt's. The same problem
+    gets the same seed in every stage.
     """
-    sampling, problems = run.evaluation_sampling, run.test_problems
-    requests = [
-        make_request(run, problem, f"{stage}-evaluation/{index}", EVALUATION_STEP, 0, sampling) for index, problem in enumerate(problems)
-    ]
-    run.console.say(f"{stage}: evaluating {len(problems)} held-out problems")
+    first, *others = run.recipe.eval.prompts
+    run.console.say(f"{stage}: evaluating {len(run.test_problems)} held-out problems")
+    rows = await _sample_and_grade(run, run.test_problems, f"{stage}-evaluation", EVALUATION_STEP, first)
+    run.recorder.evaluation(stage, run.policy_version, rows)
+    figures = figures_of(rows)
+    run.recorder.metrics(stage, step, run.policy_version, _metrics(figures))
+    for prompt in others:
+        await _evaluate_too(run, stage, step, prompt)
+    return figures
+
+
+async def _evaluate_too(run: Run, stage: str, step: int, prompt: str) -> None:
+    name = run.prompt_named(prompt).name
+    rows = await _sample_and_grade(run, run.test_problems, f"{stage}-evaluation-{name}", EVALUATION_STEP, prompt)
+    run.recorder.evaluation(f"{stage}-{name}", run.policy_version, rows)
+    figures = figures_of(rows)
+    run.recorder.metrics(stage, step, run.policy_version, {f"{key}_{name}": value for key, value in _metrics(figures).items()})
+    run.console.say(f"{stage}: with the prompt {name} {accuracy_text(figures)}")
+
+
+async def validate(run: Run, stage: str, step: int, *, part: str = "", facts: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """Evaluate the present weights on `run.validation_problems`, for a choice: early stopping, a checkpoint, a size.
+
+    The generators must hold the weights in question (`sync_weights` before). Writes rows and one row of metrics: validation_accuracy,
+    its interval and its number of problems among them. Test problems are not touched.
+
+    Args:
+        run: the run.
+        stage: its name.
+        step: the training step that has just been done.
+        part: goes into the file's name, where a stage trains several models.
+        facts: more numbers for the row of metrics, to tell them apart there.
+
+    Raises:
+        RecipeError: the run has no validation problems.
+
+    Returns:
+        The figures, as `evaluate` gives them.
+    """
+    if not run.validation_problems:
+        raise RecipeError("there are no validation problems: name a set in data.validation, or raise data.num_validation_problems")
+    name = f"{stage}-{part}" if part else stage
+    rows = await _sample_and_grade(run, run.validation_problems, f"{name}-validation", VALIDATION_STEP, run.recipe.eval.prompts[0])
+    # Not <stage>-validation..., which a script that looks for <stage>-v*.parquet would take for the test's.
+    run.recorder.evaluation(f"validation-{name}-step{step}", run.policy_version, rows)
+    figures = figures_of(rows)
+    low, high = figures["ci95"]
+    interval = {"validation_ci95_low": low, "validation_ci95_high": high}
+    numbers = {f"validation_{key}": value for key, value in _metrics(figures).items()}
+    run.recorder.metrics(stage, step, run.policy_version, {**(facts or {}), **numbers, **interval})
+    return figures
+
+
+def is_validation_step(run: Run, step: int) -> bool:
+    """Whether eval.validate_every asks for a validation after this training step (from 1)."""
+    every = run.recipe.eval.validate_every
+    return every > 0 and step % every == 0
+
+
+def accuracy_text(figures: dict[str, Any]) -> str:
+    """An accuracy as it may be shown: with its interval and its number of problems.
+
+    >>> accuracy_text({"accuracy": 0.5, "ci95": [0.4, 0.6], "num_problems": 100, "num_ungraded": 3})
+    'accuracy 50.0 % (40.0 to 60.0) of 97'
+    """
+    low, high = figures["ci95"]
+    num_graded = figures["num_problems"] - figures["num_ungraded"]
+    return f"accuracy {100 * figures['accuracy']:.1f} % ({100 * low:.1f} to {100 * high:.1f}) of {num_graded}"
+
+
+async def _sample_and_grade(run: Run, problems: Sequence[Problem], group: str, seed_step: int, prompt: str) -> list[dict[str, Any]]:
+    """One evaluation row a problem, in their order."""
+    sampling = run.evaluation_sampling(prompt)
+    requests = [make_request(run, problem, f"{group}/{index}", seed_step, 0, sampling, prompt) for index, problem in enumerate(problems)]
     trained_on_tokens = run.ledger.generated_tokens
     completions = await generate(run, requests)
     run.ledger.generated_tokens = trained_on_tokens
-    grades = await score(run, completions, [problem.gold for problem in problems])
+    grades = await score(run, completions, [problem.gold for problem in problems], prompt)
     entropies = await _entropies(run, requests, completions)
-    rows = [
+    return [
         evaluation_row(
             problem,
             completion,
             grade,
             sampling,
-            prompt_name="r1_zero",
-            prompt=run.prompt(problem),
+            prompt_name=run.prompt_named(prompt).name,
+            prompt=run.prompt(problem, prompt),
             sample=0,
             seed=request.seed,
             mean_token_entropy_nats=entropy,
         )
         for problem, request, completion, grade, entropy in zip(problems, requests, completions, grades, entropies, strict=True)
     ]
-    run.recorder.evaluation(stage, run.policy_version, rows)
-    figures = figures_of(rows)
-    numbers = {name: figures[name] for name in ("accuracy", "format_rate", "num_problems", "num_ungraded", "mean_response_tokens")}
-    run.recorder.metrics(stage, step, run.policy_version, {**numbers, "entropy_nats": figures["mean_entropy_nats"]})
-    return figures
 
 
 async def _entropies(run: Run, requests: Sequence[GenerationRequest], completions: Sequence[Completion]) -> list[float]:
@@ -56,6 +132,12 @@ async def _entropies(run: Run, requests: Sequence[GenerationRequest], completion
     with run.ledger.work("learner"):
         statistics = await run.actors.learner.response_statistics(sequences, SamplingSettings(temperature=1.0, max_tokens=1))
     return [statistic.mean_token_entropy_nats for statistic in statistics]
+
+
+def _metrics(figures: dict[str, Any]) -> dict[str, float]:
+    """What metrics.jsonl keeps of an evaluation."""
+    names = ("accuracy", "format_rate", "num_problems", "num_ungraded", "mean_response_tokens")
+    return {**{name: figures[name] for name in names}, "entropy_nats": figures["mean_entropy_nats"]}
 
 
 def figures_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -49,7 +49,13 @@ class CanaryError(RuntimeError):
 
 async def begin_stage(run: Run, stage: str, *, learning_rate: float, num_optimizer_steps: int) -> None:
     """Put the start model into the learner and, as policy_version 0, into every generator. This is step 0; training steps count from 1."""
-    settings = StageSettings(model_path=run.model_folder, learning_rate=learning_rate, num_optimizer_steps=num_optimizer_steps)
+    settings = StageSettings(
+        model_path=run.model_folder,
+        learning_rate=learning_rate,
+        num_optimizer_steps=num_optimizer_steps,
+        stage=stage,
+        dump_folder=str(run.recorder.folder / "dumps"),
+    )
     with run.ledger.work("learner"):
         await run.actors.learner.start_stage(settings)
     if run.canary_limit_nats is None:  # the engines have just opened the same folder: what differs now is precision
@@ -131,11 +137,11 @@ async def rollout(run: Run, stage: str, step: int, problems: Sequence[Problem]) 
 async def train_on_buffer(run: Run, buffer: TrajectoryBuffer, stage: str, step: int) -> dict[str, float]:
     """One batch of groups from the buffer through the learner, then the sync. Returns the step's metrics.
 
-    Where every group is dropped there is nothing to learn: no optimizer step, no publication.
+    Where every group is dropped there is nothing to learn: no optimizer step, no publication. A skipped update publishes nothing either.
     """
     grpo = run.recipe.grpo
     groups = [
-        with_advantages(group, divide_by_std=grpo.divide_by_std, epsilon=grpo.advantage_epsilon)
+        with_advantages(group, run.recipe.advantage, max_tokens=run.recipe.generator.max_tokens, function=run.advantage_function)
         for group in buffer.take(grpo.prompts_per_step, run.policy_version)
     ]
     ages = {group.group_id: staleness(group, run.policy_version) for group in groups}
@@ -150,7 +156,8 @@ async def train_on_buffer(run: Run, buffer: TrajectoryBuffer, stage: str, step: 
             (trajectory.group_id, trajectory.sample): logprobs for trajectory, logprobs in zip(batch, update.learner_logprobs, strict=True)
         }
         metrics |= update.metrics
-        metrics |= await sync_weights(run, policy_version=run.policy_version + 1)
+        if update.num_optimizer_steps:  # a skipped update has changed nothing
+            metrics |= await sync_weights(run, policy_version=run.policy_version + 1)
     rows = [
         trajectory_row(
             trajectory,
@@ -174,10 +181,11 @@ async def generate(run: Run, requests: Sequence[GenerationRequest]) -> list[Comp
     return completions
 
 
-async def score(run: Run, completions: Sequence[Completion], golds: Sequence[str]) -> list[Grade]:
-    """Grades of responses, in their order, from all scorers at once."""
+async def score(run: Run, completions: Sequence[Completion], golds: Sequence[str], prompt: str | None = None) -> list[Grade]:
+    """Grades of responses to a prompt (default data.prompt), in their order, from all scorers at once."""
+    style = run.prompt_named(prompt).style
     requests = [
-        ScoreRequest(response=completion.text, gold=gold, finish_reason=completion.finish_reason)
+        ScoreRequest(response=completion.text, gold=gold, finish_reason=completion.finish_reason, style=style)
         for completion, gold in zip(completions, golds, strict=True)
     ]
     with run.ledger.work("scorer"):
@@ -197,9 +205,12 @@ def _in_order(parts: Sequence[Sequence[Item]]) -> list[Item]:
     return [parts[index % len(parts)][index // len(parts)] for index in range(total)]
 
 
-def make_request(run: Run, problem: Problem, group_id: str, step: int, sample: int, sampling: SamplingSettings) -> GenerationRequest:
+def make_request(
+    run: Run, problem: Problem, group_id: str, step: int, sample: int, sampling: SamplingSettings, prompt: str | None = None
+) -> GenerationRequest:
+    """One request; `prompt` is the recipe's word for it, by default data.prompt, and `sampling` must hold its stop strings."""
     seed = request_seed(run.recipe.run.seed, problem.problem_id, step, sample)
-    return GenerationRequest(group_id, sample, problem.problem_id, run.prompt_ids(problem), seed, sampling)
+    return GenerationRequest(group_id, sample, problem.problem_id, run.prompt_ids(problem, prompt), seed, sampling)
 
 
 def sequence_of(request: GenerationRequest, completion: Completion) -> SftExample:

@@ -3,16 +3,19 @@
 Made by entry.py, given to every stage and loop. Holds things together; decides nothing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.config import Recipe
-from mathrl_ray.core.prompts import render
+from mathrl_ray.core.advantages import AdvantageFunction
+from mathrl_ray.core.prompts import PROMPT_NAMES, Prompt, fill, named_prompt
+from mathrl_ray.data.traces import SftRow
 from mathrl_ray.driver.console import Console
 from mathrl_ray.driver.ledger import Ledger
 from mathrl_ray.driver.recorder import Recorder
-from mathrl_ray.types import GenerationRequest, Problem, SamplingSettings, SftExample
+from mathrl_ray.types import GenerationRequest, Problem, SamplingSettings
 
 
 @dataclass
@@ -29,7 +32,14 @@ class Run:
     """The start model: SFT and GRPO each begin from it."""
     train_problems: list[Problem]
     test_problems: list[Problem]
-    sft_examples: list[SftExample]
+    traces: list[SftRow] = field(default_factory=list)
+    """What SFT learns from, as text; its batches are tokenised while the learner trains."""
+    validation_problems: list[Problem] = field(default_factory=list)
+    """For every choice during training; disjoint from the other two."""
+    prompts: Mapping[str, Prompt] = field(default_factory=lambda: {name: named_prompt(name) for name in PROMPT_NAMES})
+    """By the recipe's word for each: data.prompt and eval.prompts."""
+    advantage_function: AdvantageFunction | None = None
+    """Of advantage.function; None where the recipe's baseline gives the advantages."""
     canary_requests: list[GenerationRequest] = field(default_factory=list)
     canary_limit_nats: float | None = None
     """The larger of driver.canary_max_logprob_diff and 3 times the gap before any update; measured when the first stage begins."""
@@ -47,21 +57,28 @@ class Run:
             temperature=generator.temperature,
             max_tokens=generator.max_tokens,
             min_tokens=generator.min_tokens,
+            stop=self.prompt_named().stop,
             stop_token_ids=self.actors.stop_token_ids,
         )
 
-    @property
-    def evaluation_sampling(self) -> SamplingSettings:
+    def evaluation_sampling(self, prompt: str | None = None) -> SamplingSettings:
+        """Settings of evaluations with one of eval.prompts, by default the first."""
         evaluation = self.recipe.eval
         return SamplingSettings(
             temperature=evaluation.temperature,
             top_p=evaluation.top_p,
             max_tokens=evaluation.max_tokens,
+            stop=self.prompt_named(prompt or evaluation.prompts[0]).stop,
             stop_token_ids=self.actors.stop_token_ids,
         )
 
-    def prompt(self, problem: Problem, prompt_name: str = "r1_zero") -> str:
-        return render(prompt_name, problem.problem)
+    def prompt_named(self, prompt: str | None = None) -> Prompt:
+        """The prompt by the recipe's word for it, by default data.prompt, which training uses."""
+        return self.prompts[prompt or self.recipe.data.prompt]
 
-    def prompt_ids(self, problem: Problem, prompt_name: str = "r1_zero") -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(self.prompt(problem, prompt_name), add_special_tokens=False))
+    def prompt(self, problem: Problem, prompt: str | None = None) -> str:
+        """The full text that a model sees of a problem."""
+        return fill(self.prompt_named(prompt), problem.problem, self.tokenizer)
+
+    def prompt_ids(self, problem: Problem, prompt: str | None = None) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(self.prompt(problem, prompt), add_special_tokens=False))

@@ -1,23 +1,24 @@
-"""What a job needs before its actors: problems, traces, the start model's folder, and the checks on them.
+"""What a job needs before its actors: problems, traces, prompts, the start model's folder, and the checks on them.
 
-Called by job.py. Knows data/ and the recipe; every refusal names the key to change.
+Called by job.py. Knows data/ and the recipe; every refusal names the key to change. Whether texts fit the model is in lengths.py.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from mathrl_ray.config import BUILTIN, Recipe, RecipeError
-from mathrl_ray.core.prompts import render
-from mathrl_ray.core.tokenization import tokenize_apart
+from mathrl_ray.core.prompts import Prompt, fill
 from mathrl_ray.data.arithmetic import TraceMix, make_problems, make_traces
-from mathrl_ray.data.problems import SftRow, load_split, load_traces
+from mathrl_ray.data.prompt_file import load_prompts
+from mathrl_ray.data.splits import Splits, load_splits, without_overlap
+from mathrl_ray.data.traces import SftRow, load_traces, with_golds
 from mathrl_ray.device import Device
+from mathrl_ray.recipe_checks import SFT_STAGES
 from mathrl_ray.recipe_file import is_hub_name
-from mathrl_ray.types import Problem, SftExample
+from mathrl_ray.types import Problem
 
 BASE_MODEL_SEED = 0
 """The built-in model is one model, whatever run.seed is."""
@@ -30,53 +31,93 @@ class Inputs:
     """The data of one job, as text."""
 
     train: list[Problem]
+    validation: list[Problem]
     test: list[Problem]
     traces: list[SftRow]
+    prompts: dict[str, Prompt]
+    """By the recipe's word for each: data.prompt and eval.prompts."""
+    remarks: list[str] = field(default_factory=list)
+    """What was left out and why, for the console and environment.json."""
 
 
 def load_inputs(recipe: Recipe, stages: Sequence[str]) -> Inputs:
     """Read or make the data that the stages use.
 
     Raises:
-        RecipeError: a file is missing, a row is empty or malformed (with its line), or there are fewer problems than a batch.
+        RecipeError: data that is missing or cannot be used (rows by line, overlaps by both ids), or less of it than a batch.
     """
     try:
-        train = load_split(
-            recipe.data.train,
-            split="train",
-            num_problems=recipe.data.num_train_problems,
-            seed=recipe.run.seed,
-            key="data.train",
-            columns=recipe.data.columns,
-        )
-        test = load_split(
-            recipe.data.test,
-            split="test",
-            num_problems=recipe.eval.num_problems,
-            seed=recipe.run.seed,
-            key="data.test",
-            columns=recipe.data.columns,
-        )
-        traces = _load_traces(recipe) if "sft" in stages else []
+        prompts = load_prompts(recipe.data.prompt, recipe.eval.prompts)
+        splits = load_splits(recipe.data, num_test_problems=recipe.eval.num_problems, seed=recipe.run.seed)
+        traces = _load_traces(recipe, splits, prompts) if SFT_STAGES & set(stages) else []
     except (ValueError, OSError) as error:
         raise RecipeError(str(error)) from error
-    if "grpo" in stages and len(train) < recipe.grpo.prompts_per_step:
+    _check_numbers(recipe, stages, splits, traces)
+    _check_golds(recipe, stages, traces)
+    return Inputs(splits.train, splits.validation, splits.test, traces, prompts, splits.remarks)
+
+
+def _check_numbers(recipe: Recipe, stages: Sequence[str], splits: Splits, traces: Sequence[SftRow]) -> None:
+    if "grpo" in stages and len(splits.train) < recipe.grpo.prompts_per_step:
+        kept_out = "" if recipe.data.validation or not splits.validation else f" (and {len(splits.validation)} kept for validation)"
         raise RecipeError(
-            f"data.train has {len(train)} problems, fewer than grpo.prompts_per_step = {recipe.grpo.prompts_per_step}: lower the latter."
+            f"data.train has {len(splits.train)} problems{kept_out}, fewer than grpo.prompts_per_step = {recipe.grpo.prompts_per_step}: "
+            "lower the latter."
         )
-    if "sft" in stages and len(traces) < recipe.sft.batch_size:
+    if SFT_STAGES & set(stages) and len(traces) < recipe.sft.batch_size:
         raise RecipeError(f"sft.traces has {len(traces)} rows, fewer than sft.batch_size = {recipe.sft.batch_size}: lower the latter.")
-    return Inputs(train, test, traces)
+    if recipe.eval.validate_every and not splits.validation:
+        raise RecipeError(
+            f"eval.validate_every = {recipe.eval.validate_every}, but there are no validation problems: data.train is too small to give "
+            "some away. Name a set in data.validation."
+        )
+    if "sft" in stages:
+        check_sizes(recipe, len(traces))
 
 
-def _load_traces(recipe: Recipe) -> list[SftRow]:
-    sft = recipe.sft
-    if sft.traces != BUILTIN:
-        return load_traces(sft.traces)[: sft.num_examples]
+def check_sizes(recipe: Recipe, num_traces: int, which: str = "in sft.traces") -> None:
+    """Refuse a size of the sweep that is larger than the data.
+
+    Raises:
+        RecipeError: it names the first such size and what would work.
+    """
+    for size in recipe.sft.sizes:
+        if size != "all" and size > num_traces:
+            raise RecipeError(f'sft.sizes holds {size}, more than the {num_traces} traces {which}: use at most {num_traces}, or "all".')
+
+
+def _check_golds(recipe: Recipe, stages: Sequence[str], traces: Sequence[SftRow]) -> None:
+    needed_by = [f'sft.keep = "{recipe.sft.keep}"'] if "sft" in stages and recipe.sft.keep != "all" else []
+    needed_by += ["the stage sft_filtered"] if "sft_filtered" in stages else []
+    without = [trace.problem_id for trace in traces if not trace.gold]
+    if needed_by and without:
+        raise RecipeError(
+            f"{needed_by[0]} needs a gold answer for every trace, and {len(without)} of {len(traces)} in sft.traces have none, the first "
+            f"{without[0]}. Add a column ground_truth, or name in data.train the problems with these texts or ids."
+        )
+
+
+def _load_traces(recipe: Recipe, splits: Splits, prompts: dict[str, Prompt]) -> list[SftRow]:
+    sft, prompt = recipe.sft, prompts[recipe.data.prompt]
+    if sft.traces == BUILTIN:
+        return _make_traces(recipe, prompt)
+    traces = with_golds(load_traces(sft.traces, prompts=[prompt, *prompts.values()]), splits.known)
+    traces = without_overlap(traces, "sft.traces", splits.held_out, recipe.data.overlap, splits.remarks)
+    return traces if sft.sizes else traces[: sft.num_examples]
+
+
+def _make_traces(recipe: Recipe, prompt: Prompt) -> list[SftRow]:
+    if prompt.style != "r1_zero":
+        raise RecipeError(
+            f'sft.traces = "{BUILTIN}" answers in the tags of r1_zero, but data.prompt = {recipe.data.prompt} wants a boxed answer: '
+            "name traces of your own, or another prompt."
+        )
     # Other problems than those of data.train's first ones would do as well; these are drawn by their own seed.
-    problems = make_problems("train", sft.num_examples, recipe.run.seed + 1)
-    pairs = make_traces(problems, SFT_MIX, recipe.run.seed)
-    return [SftRow(problem.problem_id, render("r1_zero", problem.problem), response) for problem, response in pairs]
+    problems = make_problems("train", recipe.sft.num_examples, recipe.run.seed + 1)
+    return [
+        SftRow(problem.problem_id, fill(prompt, problem.problem), response, gold=problem.gold, problem=problem.problem)
+        for problem, response in make_traces(problems, SFT_MIX, recipe.run.seed)
+    ]
 
 
 def prepare_model(recipe: Recipe, say: Callable[[str], None]) -> Path:
@@ -106,48 +147,6 @@ def _builtin_model(recipe: Recipe, say: Callable[[str], None]) -> Path:
             say(f"making the built-in start model (once): step {step}/{num_steps}")
 
     return ensure_base_model(Path(recipe.run.root) / "cache", seed=BASE_MODEL_SEED, progress=progress)
-
-
-def check_lengths(recipe: Recipe, inputs: Inputs, tokenizer: Any) -> None:
-    """Refuse prompts and traces that do not fit model.max_length, by name.
-
-    Raises:
-        RecipeError: up to five ids with their lengths, and the settings that would do.
-    """
-    longest_response = max(recipe.generator.max_tokens, recipe.eval.max_tokens)
-    room = recipe.model.max_length - longest_response
-    lengths = {problem.problem_id: _num_prompt_tokens(problem, tokenizer) for problem in (*inputs.train, *inputs.test)}
-    if too_long := {problem_id: length for problem_id, length in lengths.items() if length > room}:
-        needed = max(too_long.values()) + longest_response
-        raise RecipeError(
-            f"{len(too_long)} prompts are too long: prompt + {longest_response} new tokens must fit model.max_length = "
-            f"{recipe.model.max_length}. {_first_five(too_long)}.\nRaise model.max_length to {needed}, lower generator.max_tokens and "
-            "eval.max_tokens, or drop these rows."
-        )
-    examples = zip(inputs.traces, sft_examples(inputs.traces, tokenizer), strict=True)
-    trace_lengths = {row.problem_id: len(example.prompt_ids) + len(example.response_ids) for row, example in examples}
-    if too_long := {problem_id: length for problem_id, length in trace_lengths.items() if length > recipe.model.max_length}:
-        raise RecipeError(
-            f"{len(too_long)} traces are longer than model.max_length = {recipe.model.max_length} tokens: {_first_five(too_long)}.\n"
-            f"Raise model.max_length to {max(too_long.values())} or drop these rows."
-        )
-
-
-def sft_examples(traces: Sequence[SftRow], tokenizer: Any) -> list[SftExample]:
-    """Token ids of the traces. Each ends with EOS, so that the model also stops where no stop string is looked for."""
-    return [tokenize_apart(tokenizer, row.prompt, row.response, append_eos=True) for row in traces]
-
-
-def _num_prompt_tokens(problem: Problem, tokenizer: Any) -> int:
-    return len(tokenizer.encode(render("r1_zero", problem.problem), add_special_tokens=False))
-
-
-def _first_five(lengths: dict[str, int]) -> str:
-    def shown() -> Iterator[str]:
-        for problem_id, length in list(lengths.items())[:5]:
-            yield f"{problem_id} ({length} tokens)"
-
-    return ", ".join(shown()) + (f" and {len(lengths) - 5} more" if len(lengths) > 5 else "")
 
 
 def check_memory(recipe: Recipe, device: Device) -> None:

@@ -29,8 +29,8 @@ async def _run_stage(run: Run, stage: StageName) -> dict[str, Any]:
     match stage:
         case "baseline":
             return await run_baseline(run)
-        case "sft":
-            return await run_sft(run)
+        case "sft" | "sft_filtered":
+            return await run_sft(run, stage)
         case "grpo":
             return await run_grpo(run)
         case _:

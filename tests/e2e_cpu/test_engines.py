@@ -29,6 +29,7 @@ class Engines:
         self.recipe = recipe_for(folder, eval={"num_problems": 32}, learner={"learning_rate": 1e-2, "micro_batch_tokens": 1024})
         self.generator, learner = Generator(), Learner()
         facts = self.run(self.generator.setup(self.recipe, device, str(start_model)))
+        learner.preload(self.recipe, device)
         learner.setup(self.recipe, device)
         self.learner = learner
         actors = Actors(LocalLearner(learner), (self.generator,), (FakeScorer(Diary()),), facts.stop_token_ids)

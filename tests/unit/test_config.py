@@ -1,8 +1,11 @@
 import tomllib
+from typing import get_args
 
 import pytest
 
-from mathrl_ray.config import Recipe, RecipeError, check_stage_settings, num_sft_steps
+from mathrl_ray.config import GrpoSection, LossSection, Recipe, RecipeError
+from mathrl_ray.methods import Method
+from mathrl_ray.recipe_checks import check_stage_settings, num_sft_steps
 from mathrl_ray.recipe_file import check_local_paths, known_keys, load_recipe
 
 
@@ -144,3 +147,74 @@ def test_known_keys_hold_the_fixed_ones():
         "grpo.prompts_per_step", "grpo.loss", "study.stages",
     }  # fmt: skip
     assert fixed <= set(known_keys())
+
+
+# methods, losses, advantages
+
+
+def test_a_method_sets_the_keys_that_the_recipe_does_not_name(recipe_at):
+    recipe = recipe_at("[grpo]\nloss = 'dapo'")
+    assert (recipe.loss.surrogate, recipe.loss.aggregation, recipe.loss.clip_high) == ("clip", "token", 0.28)
+    assert (recipe.advantage.divide_by_std, recipe.advantage.overlong_fraction) == (True, 0.2)
+
+
+def test_a_key_that_the_recipe_names_wins_over_the_method(recipe_at):
+    recipe = recipe_at("[grpo]\nloss = 'dapo'\n[loss]\nclip_high = 0.5", "advantage.divide_by_std=false")
+    assert (recipe.loss.clip_high, recipe.loss.aggregation, recipe.advantage.divide_by_std) == (0.5, "token", False)
+    # even where it names the default of another method
+    assert recipe_at("[grpo]\nloss = 'dapo'\n[loss]\nclip_high = 0.2").loss.clip_high == 0.2
+
+
+def test_sections_made_in_python_are_read_as_a_file_is():
+    recipe = Recipe(grpo=GrpoSection(loss="dr_grpo"), loss=LossSection(clip_high=0.5))
+    assert (recipe.loss.surrogate, recipe.loss.aggregation, recipe.loss.clip_high) == ("clip", "constant", 0.5)
+
+
+@pytest.mark.parametrize("method", get_args(Method))
+def test_every_method_written_out_and_read_back_is_the_same(recipe_at, method):
+    import tomli_w
+
+    recipe = recipe_at(f"[grpo]\nloss = '{method}'\n[loss]\nfunction = 'a:b'\nkwargs = {{ power = 0.5 }}\n[advantage]\nepsilon = 1e-3")
+    text = tomli_w.dumps(recipe.model_dump(mode="json"))
+    assert recipe_at(text).model_dump() == recipe.model_dump()
+    # and changed to another method, what was written out still counts as named
+    assert recipe_at(text, "grpo.loss=cispo").loss == recipe.loss
+
+
+def test_an_unknown_method_lists_the_known_ones(recipe_at):
+    with pytest.raises(RecipeError, match=r"grpo\.loss = 'dappo'.*'dapo'.*'gspo'"):
+        recipe_at("[grpo]\nloss = 'dappo'")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["loss.ratio=coupled", "loss.correction=truncated"], r'loss\.correction = "truncated" with loss\.ratio = "coupled".*count twice'),
+        (["loss.ratio=coupled", "grpo.loss=rloo"], r'loss\.ratio = "coupled" with loss\.surrogate = "log_prob", which has no ratio'),
+        (["loss.clip_low=1", "grpo.loss=dapo"], r'loss\.clip_low = 1 with loss\.surrogate = "clip" clips nothing below'),
+        (["loss.surrogate=gspo", "grpo.loss=cispo"], r'loss\.clip_low = 1 with loss\.surrogate = "gspo"'),
+        (["grpo.loss=reinforce", "advantage.divide_by_std=true"], r'advantage\.baseline = "none".*advantage\.epsilon alone'),
+        (["loss.kwargs={power = 1}"], r"loss\.kwargs = \{'power': 1\} without loss\.function"),
+        (["advantage.kwargs={power = 1}"], r"advantage\.kwargs = \{'power': 1\} without advantage\.function"),
+    ],
+)
+def test_settings_of_a_loss_that_cannot_go_together_are_refused(recipe_at, overrides, message):
+    with pytest.raises(RecipeError, match=message):
+        recipe_at("", *overrides)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "loss.clip_low=0",
+        "loss.clip_low=1.1",
+        "loss.correction_low=1",
+        "loss.correction_high=1",
+        "loss.kl_coefficient=-1",
+        "advantage.epsilon=0",
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused_with_its_key(recipe_at, override):
+    key, value = override.split("=")
+    with pytest.raises(RecipeError, match=rf"{key} = {value}: input should be"):
+        recipe_at("", override)

@@ -70,3 +70,24 @@ def test_sorted_groups_pad_less_than_groups_in_the_order_of_arrival():
     assert padding_fraction(lengths, [[0, 1], [2, 3], [4, 5], [6, 7]]) == pytest.approx(1 - 236 / 388)
     # sorted: (9, 10, 11, 12) 4 x 12, (47, 48) 2 x 48, (49, 50) 2 x 50: 244 computed, 3 % padding
     assert padding_fraction(lengths, micro_batches(lengths, MAX_TOKENS)) == pytest.approx(1 - 236 / 244)
+
+
+# several ranks
+
+
+def test_for_two_ranks_the_largest_group_is_cut_until_there_are_as_many_for_each():
+    # for one rank [[1, 3], [2], [0]]; the two rows of the first are the only ones that can be parted
+    assert micro_batches([5, 2, 3, 2], max_tokens=6, num_ranks=2) == [[1], [3], [2], [0]]
+
+
+def test_where_no_row_is_left_to_cut_off_a_rank_gets_an_empty_group():
+    assert micro_batches([5], max_tokens=6, num_ranks=3) == [[0], [], []]
+
+
+@given(lengths_lists.filter(bool), st.integers(1, 5))
+def test_ranks_share_every_row_once_in_equally_many_groups_within_the_budget(lengths, num_ranks):
+    groups = micro_batches(lengths, MAX_TOKENS, num_ranks)
+    assert len(groups) % num_ranks == 0
+    assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
+    assert all(len(group) * max(lengths[index] for index in group) <= MAX_TOKENS for group in groups if group)
+    assert sum(not group for group in groups) < num_ranks

@@ -228,3 +228,35 @@ def test_an_empty_chunk_size_is_refused():
     hidden, weight, labels, position = problem()
     with pytest.raises(ValueError, match="at least 1, got 0"):
         chunked_response_log_probs(hidden, lambda rows: rows @ weight.T, labels, position, chunk_tokens=0, with_entropy=False, **SAMPLING)
+
+
+@pytest.mark.parametrize("num_chunks", [1, 3, 30])
+def test_a_number_of_chunks_is_kept_exactly_with_empty_ones_where_tokens_run_out(num_chunks):
+    hidden, weight, labels, position = problem()
+    sizes = []
+
+    def head(rows):
+        sizes.append(len(rows))
+        return rows @ weight.T
+
+    log_probs, _ = chunked_response_log_probs(
+        hidden, head, labels, position, chunk_tokens=4, with_entropy=True, num_chunks=num_chunks, **SAMPLING
+    )
+    forward = list(sizes)
+    log_probs.sum().backward()
+    assert len(forward) == num_chunks
+    assert len(sizes) == 2 * num_chunks  # and as many in the backward pass, which other ranks count on
+    assert sum(forward) == NUM_TOKENS
+    expected = selected_log_probs(adjust_logits(hidden @ weight.T, response_position=position, **SAMPLING), labels)
+    torch.testing.assert_close(log_probs, expected, atol=1e-12, rtol=0)
+
+
+def test_for_a_bonus_the_entropy_carries_the_gradient_of_the_whole():
+    hidden, weight, labels, position = problem()
+    whole = token_entropy(adjust_logits(hidden @ weight.T, response_position=position, **SAMPLING))
+    expected = torch.autograd.grad(whole.sum(), (hidden, weight))
+    _, entropy = chunked_response_log_probs(
+        hidden, lambda rows: rows @ weight.T, labels, position, chunk_tokens=4, with_entropy=True, entropy_gradient=True, **SAMPLING
+    )
+    for gradient, expected_gradient in zip(torch.autograd.grad(entropy.sum(), (hidden, weight)), expected, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-12, rtol=0)

@@ -6,7 +6,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mathrl_ray.core.losses import aggregate, grpo_clip_loss, policy_gradient_loss, policy_token_loss, response_only, sft_loss
+from mathrl_ray.core.losses import (
+    aggregate,
+    cispo_loss,
+    grpo_clip_loss,
+    gspo_loss,
+    policy_gradient_loss,
+    reinforce_loss,
+    response_only,
+    sft_loss,
+)
 
 HOW = ["sequence", "token", "constant"]
 
@@ -30,6 +39,10 @@ def clip(log_ratio, advantage, low=0.2, high=0.2):
 
 def test_supervised_loss_is_the_negative_log_prob():
     assert sft_loss(torch.tensor([[-0.5, -2.0]])).tolist() == [[0.5, 2.0]]
+
+
+def test_reinforces_loss_is_minus_advantage_times_log_prob():
+    assert reinforce_loss(torch.tensor([[-0.5, -2.0], [-1.0, 0.0]]), torch.tensor([[2.0], [-3.0]])).tolist() == [[1, 4], [-3, 0]]
 
 
 def test_the_unclipped_loss_is_minus_ratio_times_advantage():
@@ -82,6 +95,44 @@ def test_a_clipped_token_has_no_gradient_even_when_its_ratio_overflows():
     result.loss.sum().backward()
     assert result.loss.tolist() == [pytest.approx([-1.10517, -1.2, -1.2], abs=1e-5)]
     assert log_ratio.grad.tolist() == [pytest.approx([-1.10517, 0, 0], abs=1e-5)]
+
+
+def test_a_token_of_no_advantage_has_no_gradient_even_when_its_ratio_overflows():
+    log_ratio = torch.tensor([[500.0]], requires_grad=True)
+    loss = clip(log_ratio, 0.0).loss
+    loss.sum().backward()
+    assert (loss.tolist(), log_ratio.grad.tolist()) == ([[0]], [[0]])
+
+
+def test_a_bad_token_whose_ratio_overflows_is_infinite_and_no_nan():
+    # nothing bounds it in PPO either; the learner skips a step whose loss is not finite
+    assert clip(torch.tensor([[500.0]]), -1.0).loss.tolist() == [[inf]]
+
+
+def test_gspo_gives_every_token_the_clip_of_the_geometric_mean_ratio():
+    # row 1, A = 3: sqrt(4 x 1/4) = 1, not clipped, though 4 and 1/4 would be; row 2, A = 1: its one token's 2, clipped to 1.5
+    log_probs, mask = torch.cat([log_of(4, 0.25), log_of(2, 99)]), torch.tensor([[True, True], [True, False]])
+    result = gspo_loss(log_probs, torch.zeros(2, 2), torch.tensor([[3.0], [1.0]]), mask, clip_low=0.5, clip_high=0.5)
+    torch.testing.assert_close(result.loss, torch.tensor([[-3.0, -3.0], [-1.5, -1.5]], dtype=torch.float64))
+    assert result.clipped.tolist() == [[False, False], [True, True]]
+
+
+def test_gspos_gradient_is_the_ratio_times_the_advantage_shared_by_the_tokens():
+    # s = sqrt(2 x 8) = 4, A = 3; the mean over the tokens of -s A has the gradient -s A / 2 in each
+    log_probs = log_of(2, 8).requires_grad_()
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    gspo_loss(log_probs, torch.zeros(1, 2), torch.tensor([[3.0]]), mask, clip_low=0.5, clip_high=9.0).loss.mean().backward()
+    assert log_probs.grad.tolist() == [pytest.approx([-6.0, -6.0])]
+
+
+def test_cispo_clips_the_weight_and_keeps_the_gradient():
+    # weights 0.5, 1.1 and 3 clipped to 0.8, 1.1 and 1.2, times A = 2; log p is the log-ratio here, as the proximal one is 0
+    log_probs = log_of(0.5, 1.1, 3).requires_grad_()
+    result = cispo_loss(log_probs, torch.zeros(1, 3), torch.tensor([[2.0]]), clip_low=0.2, clip_high=0.2)
+    result.loss.sum().backward()
+    assert result.loss.tolist() == [pytest.approx([-1.6 * log(0.5), -2.2 * log(1.1), -2.4 * log(3)])]
+    assert log_probs.grad.tolist() == [pytest.approx([-1.6, -2.2, -2.4])]
+    assert result.clipped.tolist() == [[True, False, True]]
 
 
 @given(st.floats(-3, 3), st.floats(-2, 2), st.floats(0, 0.9), st.floats(0, 2))
@@ -209,18 +260,3 @@ def test_a_divisor_that_is_not_positive_is_refused_by_name(how, counts, name):
     num_sequences, num_tokens, constant = counts
     with pytest.raises(ValueError, match=name):
         aggregate(LOSS, MASK, how=how, num_sequences=num_sequences, num_tokens=num_tokens, constant=constant)
-
-
-# the list of losses
-
-
-def test_each_name_of_grpo_loss_is_its_function():
-    log_probs, advantages = log_of(2, 0.5), torch.tensor([[3.0]], dtype=torch.float64)
-    zeros = torch.zeros_like(log_probs)
-    unclipped = policy_token_loss("grpo", log_probs, zeros, advantages, clip_low=0.2, clip_high=0.2)
-    clipped = policy_token_loss("grpo_clip", log_probs, zeros, advantages, clip_low=0.2, clip_high=0.2)
-    # -2 x 3 and -0.5 x 3; the clip stops the first at -1.2 x 3
-    assert unclipped.loss.tolist() == [pytest.approx([-6.0, -1.5])]
-    assert unclipped.clipped.tolist() == [[False, False]]
-    assert clipped.loss.tolist() == [pytest.approx([-3.6, -1.5])]
-    assert clipped.clipped.tolist() == [[True, False]]

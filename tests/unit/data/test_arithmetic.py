@@ -107,7 +107,9 @@ def test_levels_and_subjects_are_even():
     assert all(880 < count < 1120 for count in Counter(problem.subject for problem in drawn).values())
 
 
-@pytest.mark.parametrize(("split", "key"), [("train", "data.num_train_problems"), ("test", "eval.num_problems")])
+@pytest.mark.parametrize(
+    ("split", "key"), [("train", "data.num_train_problems"), ("validation", "data.num_validation_problems"), ("test", "eval.num_problems")]
+)
 def test_more_problems_than_exist_are_refused_with_the_number_and_the_key(split, key):
     with pytest.raises(ValueError, match=rf"{key} = 9,000,000 .* has {3 * NUM_SEQUENCES[split]:,} problems"):
         make_problems(split, 9_000_000, 0)

@@ -1,0 +1,91 @@
+"""Functions of the user's own, named in a recipe as `module:function` or `path/file.py:function`.
+
+Called by the learner (loss.function), the driver (advantage.function) and check-loss. Imports what it is told to; knows no engine.
+"""
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mathrl_ray.config import AdvantageSection, LossSection, Recipe, RecipeError
+
+
+def load_function(spec: str, *, key: str, kwargs: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+    """The function that a recipe's key names, with keyword arguments bound.
+
+    Args:
+        spec: "module:function" or "path/file.py:function".
+        key: the recipe's key, for messages.
+        kwargs: keyword arguments that the function is called with.
+
+    Raises:
+        RecipeError: not of this form, no such file or module, an error while importing it, or no function of that name in it.
+    """
+    source, separator, name = spec.rpartition(":")
+    if not separator or not source or not name.isidentifier():
+        raise RecipeError(f"{key} = {spec!r}: give module:function or path/file.py:function")
+    module = _module(source, key, spec)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise RecipeError(f"{key} = {spec!r}: {source} has no function {name}; it has {', '.join(public_functions(module)) or 'none'}")
+    return functools.partial(function, **kwargs) if kwargs else function
+
+
+def own_functions(recipe: Recipe) -> dict[str, Callable[..., Any]]:
+    """The functions that a recipe's [loss] and [advantage] name, by section; the learner loads its loss again where it runs.
+
+    Raises:
+        RecipeError: one cannot be loaded.
+    """
+    named: dict[str, LossSection | AdvantageSection] = {"loss": recipe.loss, "advantage": recipe.advantage}
+    return {
+        section: load_function(settings.function, key=f"{section}.function", kwargs=settings.kwargs)
+        for section, settings in named.items()
+        if settings.function
+    }
+
+
+def public_functions(module: ModuleType) -> list[str]:
+    """Names of the functions that a module defines itself, in the order of their lines."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and not name.startswith("_") and value.__module__ == module.__name__
+    ]
+
+
+def load_file(path: Path) -> ModuleType:
+    """Import a Python file that stands outside of any package.
+
+    Raises:
+        RecipeError: there is no such file, or importing it fails.
+    """
+    if not path.is_file():
+        raise RecipeError(f"{path}: no such file (every node that runs it must see it under this path)")
+    name = f"mathrl_ray_custom_{path.stem}"
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up by name
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:  # whatever a stranger's file raises while it is imported, the person must hear which file it was
+        del sys.modules[name]
+        raise RecipeError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _module(source: str, key: str, spec: str) -> ModuleType:
+    try:
+        return load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    except RecipeError as error:
+        raise RecipeError(f"{key} = {spec!r}: {error}") from error
+    except Exception as error:  # as in load_file
+        raise RecipeError(f"{key} = {spec!r}: {source} cannot be imported: {type(error).__name__}: {error}") from error

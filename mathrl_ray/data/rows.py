@@ -1,0 +1,142 @@
+"""Rows of a data set, as they are: JSON lines, Parquet, or what the `datasets` library opens.
+
+Called by problems.py and traces.py. Knows no column's meaning. A refusal names the recipe's key, the file and what is wrong in it.
+"""
+
+import codecs
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mathrl_ray.config import RecipeError
+from mathrl_ray.data.dataset_name import DatasetName, is_row_file, parse_dataset_name
+
+MOST_FAULTS_SHOWN = 5
+NumberedRow = tuple[int, dict[str, Any]]
+"""(line, row): the line of a text file, else the row's number, from 1."""
+
+
+class DataError(RecipeError):
+    """A data set that cannot be used as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What was read, and how to speak of it."""
+
+    key: str
+    """The recipe's key that named it."""
+    source: str
+    """As the recipe names it."""
+    stem: str
+    """With the line it makes an id for rows that have none: math_train in math_train:12, gsm8k/train in gsm8k/train:12."""
+    numbered: list[NumberedRow]
+
+    @property
+    def columns(self) -> set[str]:
+        return {column for _, row in self.numbered for column in row}
+
+    @property
+    def found(self) -> str:
+        """The columns, for a message."""
+        return ", ".join(sorted(self.columns))
+
+    def refuse(self, faults: Sequence[str], remedy: str = "") -> None:
+        """Raise when there are faults.
+
+        Raises:
+            DataError: how many there are, the first five, and the remedy.
+        """
+        if faults:
+            raise DataError(_fault_message(self.key, self.source, faults, remedy))
+
+
+def read_rows(spec: str, *, key: str, default_split: str) -> Rows:
+    """Read all rows of a data set.
+
+    Args:
+        spec: a .jsonl or .parquet file, or NAME[:CONFIG][@REVISION][#SPLIT] for `datasets`, where NAME is on the hub or a folder.
+        key: the recipe's key that named it.
+        default_split: what SPLIT is when it is not named.
+
+    Raises:
+        FileNotFoundError: there is no such file or folder.
+        DataError: another suffix, malformed lines (each with its number), no rows, or a name that cannot be fetched.
+    """
+    file = Path(spec)
+    if is_row_file(spec) or file.is_file():
+        rows = Rows(key, spec, file.stem, _read_file(file, key))
+    else:
+        name = parse_dataset_name(spec, key)
+        split = name.split or default_split
+        rows = Rows(key, spec, f"{Path(name.name).name}/{split}", _load_dataset(name, split, f"{key} = {spec}"))
+    if not rows.numbered:
+        raise DataError(f"{key} = {spec}: it holds no rows")
+    return rows
+
+
+def _read_file(file: Path, key: str) -> list[NumberedRow]:
+    if not file.is_file():
+        raise FileNotFoundError(f"{key} = {file}: no such file")
+    readers: dict[str, Callable[[Path, str], list[NumberedRow]]] = {".jsonl": _read_json_lines, ".parquet": _read_parquet}
+    if file.suffix not in readers:
+        raise DataError(f"{key} = {file}: the suffix {file.suffix!r} is not known; {' and '.join(readers)} are")
+    return readers[file.suffix](file, key)
+
+
+def _read_parquet(file: Path, key: str) -> list[NumberedRow]:
+    import pyarrow
+    import pyarrow.parquet as pq
+
+    try:
+        return list(enumerate(pq.read_table(file).to_pylist(), start=1))
+    except pyarrow.ArrowInvalid as error:
+        raise DataError(f"{key} = {file}: no Parquet file ({error})") from error
+
+
+def _read_json_lines(file: Path, key: str) -> list[NumberedRow]:
+    rows, faults = [], []
+    for line, raw in enumerate(file.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
+        text = raw.decode("utf-8", errors="replace").strip()
+        if not text:
+            continue
+        try:
+            row = json.loads(raw)
+        except UnicodeDecodeError:
+            faults.append(f"line {line}: not UTF-8: {text[:80]}")
+            continue
+        except json.JSONDecodeError as error:
+            faults.append(f"line {line}: no JSON ({error.msg}): {text[:80]}")
+            continue
+        if isinstance(row, dict):
+            rows.append((line, row))
+        else:
+            faults.append(f"line {line}: no JSON object: {text[:80]}")
+    if faults:
+        raise DataError(_fault_message(key, str(file), faults, ""))
+    return rows
+
+
+def _load_dataset(name: DatasetName, split: str, what: str) -> list[NumberedRow]:
+    """Rows through the library, which keeps its own cache and obeys HF_HUB_OFFLINE."""
+    if name.is_folder and not Path(name.name).is_dir():
+        raise FileNotFoundError(f"{what}: no such file or folder")
+    import datasets
+
+    try:
+        rows = datasets.load_dataset(name.name, name.config, split=split, revision=name.revision).to_list()
+    except Exception as error:  # the library and its hub client raise many kinds; each means that the data is not to be had
+        place = "cannot be read" if name.is_folder else "cannot be fetched from the hub"
+        raise DataError(
+            f"{what}: {place} (name {name.name}, config {name.config}, revision {name.revision}, split {split}): "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return list(enumerate(rows, start=1))
+
+
+def _fault_message(key: str, source: str, faults: Sequence[str], remedy: str) -> str:
+    shown = "\n  ".join(faults[:MOST_FAULTS_SHOWN])
+    more = f"\n  and {len(faults) - MOST_FAULTS_SHOWN} more" if len(faults) > MOST_FAULTS_SHOWN else ""
+    return f"{key} = {source}: {len(faults)} rows cannot be used\n  {shown}{more}" + (f"\n{remedy}" if remedy else "")

@@ -1,0 +1,143 @@
+"""Which settings of a recipe cannot go together, and what would work instead.
+
+Called by config.py for every recipe and by entry.py for the stages that will run. Light, as config.py is: no torch, no Ray, no file.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from mathrl_ray.config import BUILTIN, Recipe, RecipeError, SftSection
+
+SFT_STAGES = frozenset({"sft", "sft_filtered"})
+"""The stages that learn from sft.traces."""
+
+
+def contradictions(recipe: Recipe) -> Iterator[str]:
+    """Settings that are each allowed and cannot go together, one sentence each."""
+    generator, learner, grpo, model = recipe.generator, recipe.learner, recipe.grpo, recipe.model
+    if generator.top_p != 1.0:
+        yield (
+            f"generator.top_p = {generator.top_p}: training needs 1.0, since a cut distribution's log-probabilities are not the policy's. "
+            "Remove it; eval.top_p may be lower."
+        )
+    if generator.min_tokens > generator.max_tokens:
+        yield f"generator.min_tokens = {generator.min_tokens} is more than generator.max_tokens = {generator.max_tokens}: lower the first."
+    for key, max_tokens in (("generator.max_tokens", generator.max_tokens), ("eval.max_tokens", recipe.eval.max_tokens)):
+        if max_tokens >= model.max_length:
+            yield (
+                f"{key} = {max_tokens} leaves no room for a prompt in model.max_length = {model.max_length}: lower it or raise the latter."
+            )
+    if learner.micro_batch_tokens < model.max_length:
+        yield (
+            f"learner.micro_batch_tokens = {learner.micro_batch_tokens} is less than model.max_length = {model.max_length}: "
+            f"one sequence may not fit. Raise it to {model.max_length} or more."
+        )
+    num_responses = grpo.prompts_per_step * grpo.group_size
+    if num_responses % grpo.minibatches:
+        divisors = [n for n in range(1, num_responses + 1) if num_responses % n == 0]
+        nearest = min(divisors, key=lambda n: abs(n - grpo.minibatches))
+        yield (
+            f"grpo.minibatches = {grpo.minibatches} does not divide grpo.prompts_per_step x grpo.group_size = "
+            f"{grpo.prompts_per_step} x {grpo.group_size} = {num_responses} responses: {nearest} would work."
+        )
+    yield from _learner_contradictions(recipe)
+    yield from _data_contradictions(recipe)
+    yield from _sft_contradictions(recipe)
+    yield from _loss_contradictions(recipe)
+    if recipe.driver.max_staleness != 0:
+        yield f"driver.max_staleness = {recipe.driver.max_staleness}: this version's driver goes step by step. Set it to 0."
+    if recipe.data.num_train_problems < grpo.prompts_per_step:
+        yield (
+            f"data.num_train_problems = {recipe.data.num_train_problems} is less than grpo.prompts_per_step = {grpo.prompts_per_step}: "
+            "a batch may not hold a problem twice. Raise the first or lower the second."
+        )
+
+
+def _data_contradictions(recipe: Recipe) -> Iterator[str]:
+    if len(set(recipe.eval.prompts)) < len(recipe.eval.prompts):
+        yield f"eval.prompts = {recipe.eval.prompts} names one twice: its results would overwrite each other. Remove one."
+    if recipe.data.num_validation_problems:
+        return
+    for key, asks in (("eval.validate_every", recipe.eval.validate_every), ("sft.sizes", recipe.sft.sizes)):
+        if asks:
+            yield f"{key} = {asks} needs validation problems, and data.num_validation_problems = 0: raise the latter, 500 is usual."
+
+
+def _sft_contradictions(recipe: Recipe) -> Iterator[str]:
+    sft = recipe.sft
+    if len(set(sft.sizes)) < len(sft.sizes):
+        yield f"sft.sizes = {sft.sizes} names a size twice: remove one."
+    numbers = [size for size in sft.sizes if isinstance(size, int)]
+    if too_small := [size for size in numbers if size < sft.batch_size]:
+        yield f"sft.sizes holds {too_small[0]}, less than sft.batch_size = {sft.batch_size}: raise the first or lower the second."
+    if sft.traces == BUILTIN and max(numbers, default=0) > sft.num_examples:
+        yield (
+            f'sft.sizes holds {max(numbers)}, and sft.num_examples = {sft.num_examples} traces are made for sft.traces = "{BUILTIN}": '
+            f"raise the latter to {max(numbers)} or more."
+        )
+
+
+def _learner_contradictions(recipe: Recipe) -> Iterator[str]:
+    learner = recipe.learner
+    if learner.warmup_steps and learner.warmup_fraction:
+        yield (
+            f"learner.warmup_steps = {learner.warmup_steps} and learner.warmup_fraction = {learner.warmup_fraction} both say how long the "
+            "learning rate rises: remove one."
+        )
+    if learner.offload == "all" and learner.zero_stage != 3:
+        yield (
+            f'learner.offload = "all" needs learner.zero_stage = 3, where weights are divided; it is {learner.zero_stage}: '
+            'raise it, or set learner.offload to "optimizer".'
+        )
+
+
+def _loss_contradictions(recipe: Recipe) -> Iterator[str]:
+    loss, advantage = recipe.loss, recipe.advantage
+    if loss.ratio == "coupled" and loss.correction != "none":
+        yield (
+            f'loss.correction = "{loss.correction}" with loss.ratio = "coupled": the coupled ratio already holds the gap to the generator, '
+            'which would count twice. Set loss.correction = "none" or loss.ratio = "decoupled".'
+        )
+    if loss.ratio == "coupled" and loss.surrogate == "log_prob":
+        yield 'loss.ratio = "coupled" with loss.surrogate = "log_prob", which has no ratio: set loss.surrogate to "ratio" or "clip".'
+    if loss.clip_low == 1 and loss.surrogate in ("clip", "gspo"):
+        yield (
+            f'loss.clip_low = 1 with loss.surrogate = "{loss.surrogate}" clips nothing below: set it under 1, or loss.surrogate to "cispo".'
+        )
+    if advantage.baseline == "none" and advantage.divide_by_std and not advantage.function:
+        yield (
+            'advantage.divide_by_std = true with advantage.baseline = "none": equal rewards would be divided by advantage.epsilon alone. '
+            'Set advantage.divide_by_std = false or advantage.baseline = "group_mean".'
+        )
+    for section, values in (("loss", loss), ("advantage", advantage)):
+        if values.kwargs and not values.function:
+            yield f"{section}.kwargs = {values.kwargs} without {section}.function, which would take them: name the function or remove them."
+
+
+def check_stage_settings(recipe: Recipe, stages: Sequence[str]) -> None:
+    """Refuse what only matters to the stages that will run: a warm-up as long as a stage, a batch larger than its data.
+
+    Raises:
+        RecipeError: the sentence names the values, and what would work.
+    """
+    num_traces = min((size for size in recipe.sft.sizes if isinstance(size, int)), default=recipe.sft.num_examples)
+    traces_key = "smallest of sft.sizes" if recipe.sft.sizes else "sft.num_examples"
+    lengths = {
+        "sft": (num_sft_steps(recipe.sft, num_traces), f"{traces_key} x sft.epochs / sft.batch_size"),
+        "grpo": (recipe.grpo.num_steps * recipe.grpo.updates_per_step, "grpo.num_steps x grpo.minibatches x grpo.epochs"),
+    }
+    for stage in stages:
+        num_steps, formula = lengths.get(stage, (None, ""))
+        if num_steps is not None and recipe.learner.warmup_steps >= num_steps:
+            raise RecipeError(
+                f"learner.warmup_steps = {recipe.learner.warmup_steps} is as long as the {stage} stage ({formula} = {num_steps} optimizer "
+                f"steps), so the learning rate would never be reached. Lower learner.warmup_steps to {num_steps // 10} or train longer."
+            )
+    if SFT_STAGES & set(stages) and not recipe.sft.sizes and recipe.sft.batch_size > recipe.sft.num_examples:
+        raise RecipeError(
+            f"sft.batch_size = {recipe.sft.batch_size} is more than sft.num_examples = {recipe.sft.num_examples}: lower the first."
+        )
+
+
+def num_sft_steps(sft: SftSection, num_examples: int) -> int:
+    """Optimizer steps of the SFT stage; an epoch's last batch may be smaller and is stepped too."""
+    return sft.epochs * -(-num_examples // sft.batch_size)

@@ -1,0 +1,107 @@
+"""How many traces are enough: one SFT a size, each from the same start model, compared on the validation problems.
+
+Called by sft.py where the recipe names sft.sizes (CS336 assignment 5: 128, 256, 512, 1024 and all). Test problems are not touched: a
+choice among models is made here, so their figure would be too good.
+"""
+
+import io
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rich.console
+from rich.table import Table
+
+from mathrl_ray.core.sampling import epoch_order
+from mathrl_ray.data.traces import SftRow
+from mathrl_ray.driver.console import LOG_WIDTH
+from mathrl_ray.driver.evaluation import validate
+from mathrl_ray.driver.loops import sync_weights
+from mathrl_ray.driver.run import Run
+from mathrl_ray.stages.sft_training import train_on
+from mathrl_ray.types import StageSettings
+
+SUBSET_EPOCH = -1
+"""Stands for the epoch in the order that subsets are cut from, so that it is no epoch's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeResult:
+    """One model of the sweep, on the validation problems."""
+
+    num_traces: int
+    num_steps: int
+    policy_version: int
+    figures: dict[str, Any]
+
+
+async def sweep_sizes(run: Run, stage: str, traces: Sequence[SftRow]) -> int:
+    """Train one model a size of sft.sizes; afterwards learner and generators hold the best one. Returns its number of steps.
+
+    The best has the highest validation accuracy, and of equal ones the fewest traces. Subsets are nested, so that a larger size differs
+    by what it has more, not by luck.
+    """
+    numbers = sorted(len(traces) if size == "all" else size for size in run.recipe.sft.sizes)
+    results: list[SizeResult] = []
+    # The model that leads so far is kept on disk; a hidden folder is no checkpoint.
+    kept = run.recorder.checkpoint_folder(stage, 0).with_name(f".{stage}-best-size")
+    try:
+        for num_traces in dict.fromkeys(numbers):
+            results.append(await _train_size(run, stage, nested_subset(traces, num_traces, run.recipe.run.seed)))
+            if best_size(results) is results[-1]:
+                shutil.rmtree(kept, ignore_errors=True)
+                await run.actors.learner.save(str(kept))
+        best = best_size(results)
+        run.console.say(f"{stage}: sizes on {len(run.validation_problems)} validation problems\n{_table(results)}")
+        if best is not results[-1]:
+            await _bring_back(run, stage, kept, best)
+    finally:
+        shutil.rmtree(kept, ignore_errors=True)
+    return best.num_steps
+
+
+async def _train_size(run: Run, stage: str, traces: Sequence[SftRow]) -> SizeResult:
+    part = f"size{len(traces)}"
+    num_steps = await train_on(run, stage, traces, part=part)
+    figures = await validate(run, stage, num_steps, part=part, facts={"sft_size": len(traces)})
+    return SizeResult(len(traces), num_steps, run.policy_version, figures)
+
+
+async def _bring_back(run: Run, stage: str, folder: Path, best: SizeResult) -> None:
+    """Load a saved model into the learner and the generators, as the policy version that it was."""
+    settings = StageSettings(model_path=str(folder), learning_rate=run.recipe.sft.learning_rate, num_optimizer_steps=1, stage=stage)
+    with run.ledger.work("learner"):
+        await run.actors.learner.start_stage(settings)
+    run.recorder.metrics(stage, best.num_steps, best.policy_version, await sync_weights(run, policy_version=best.policy_version))
+
+
+def nested_subset(traces: Sequence[SftRow], num_traces: int, seed: int) -> list[SftRow]:
+    """`num_traces` of the traces, in their order; a smaller number gives a subset of a larger one's, and all gives all."""
+    chosen = epoch_order(len(traces), seed, SUBSET_EPOCH)[:num_traces]
+    return [traces[index] for index in sorted(chosen)]
+
+
+def best_size(results: Sequence[SizeResult]) -> SizeResult:
+    """The highest accuracy, and of equal ones the smallest size."""
+    return max(results, key=lambda result: (result.figures["accuracy"], -result.num_traces))
+
+
+def _table(results: Sequence[SizeResult]) -> str:
+    best = best_size(results)
+    table = Table()
+    for name in ("traces", "steps", "validation accuracy (95 %)", "format", ""):
+        table.add_column(name, justify="right", no_wrap=True)
+    for result in results:
+        accuracy, (low, high) = result.figures["accuracy"], result.figures["ci95"]
+        table.add_row(
+            str(result.num_traces),
+            str(result.num_steps),
+            f"{100 * accuracy:.1f} % ({100 * low:.1f} to {100 * high:.1f})",
+            f"{100 * result.figures['format_rate']:.1f} %",
+            "evaluated on test" if result is best else "",
+        )
+    text = io.StringIO()
+    rich.console.Console(file=text, width=LOG_WIDTH).print(table)
+    return text.getvalue().rstrip()
