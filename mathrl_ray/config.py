@@ -4,9 +4,10 @@ Read from a file by recipe_file.py, given to every layer above. Light on purpose
 at once. Each default stands here and nowhere else.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from mathrl_ray.methods import Method, method_settings
 
@@ -46,7 +47,11 @@ class DataSection(Section):
     NAME[:CONFIG][@REVISION][#SPLIT], where SPLIT is by default the key's own name (train, validation, test)."""
 
     train: str = Field(BUILTIN, description="problems to sample from")
-    validation: str = Field("", description="problems for choices during training; default: a part of train by hash, removed from it")
+    validation: str = Field(
+        "",
+        description="problems for what is logged during training and for the choice among sft.sizes (early stopping and the best "
+        "checkpoint come later); default: a part of train by hash, removed from it",
+    )
     test: str = Field(BUILTIN, description="held-out problems, for the evaluation at the end of a stage only")
     num_train_problems: PositiveInt = Field(4096, description="how many of train are used at most")
     num_validation_problems: NonNegativeInt = Field(500, description="how many validation problems; of train at most a fifth")
@@ -64,7 +69,7 @@ class EvalSection(Section):
     prompts: Annotated[list[str], Field(min_length=1)] = Field(
         ["r1_zero"], description="as data.prompt, which is the default; the first one gives the stage's figures"
     )
-    validate_every: NonNegativeInt = Field(0, description="steps between evaluations of the validation problems; 0: none")
+    validate_every: NonNegativeInt = Field(0, description="steps between logged evaluations of data.validation; 0: none")
 
 
 class GeneratorSection(Section):
@@ -130,6 +135,14 @@ class SftSection(Section):
     epochs: PositiveInt = 1
     learning_rate: PositiveFloat = Field(LEARNING_RATE, description="default: learner.learning_rate")
 
+    @field_validator("sizes", mode="wrap")
+    @classmethod
+    def _say_what_a_size_is(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return handler(value)
+        except ValidationError as error:  # which tells each branch of the union by its inner name
+            raise ValueError('a list is wanted, of numbers of traces (each at least 1) and "all", e.g. [128, "all"]') from error
+
 
 class GrpoSection(Section):
     num_steps: PositiveInt = 50
@@ -161,7 +174,11 @@ class LossSection(Section):
     kl_coefficient: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the KL to the stage's start model")
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     entropy_coefficient: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the entropy bonus")
-    function: str = Field("", description="your own loss: module:function or path/file.py:function; replaces all of the above")
+    function: str = Field(
+        "",
+        description="your own loss: module:function or path/file.py:function; replaces all of the above, except that kl_coefficient > 0 "
+        "still loads the reference model, which gives it reference_logprobs",
+    )
     kwargs: dict[str, Any] = Field({}, description="keyword arguments of loss.function")
 
 
@@ -203,19 +220,17 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _stages_inherit_the_learning_rate(cls, values: Any) -> Any:
-        rate = values.get("learner", {}).get("learning_rate") if isinstance(values, dict) else None
-        if rate is None:
+        named = _named_keys(values, ("learner", "sft", "grpo"))
+        rate = named["learner"].get("learning_rate") if named else None
+        if named is None or rate is None:
             return values
-        return {**values, **{stage: {"learning_rate": rate, **values.get(stage, {})} for stage in ("sft", "grpo")}}
+        return {**values, **{stage: {"learning_rate": rate, **named[stage]} for stage in ("sft", "grpo")}}
 
     @model_validator(mode="before")
     @classmethod
     def _the_method_sets_what_is_not_named(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        given = {name: values.get(name, {}) for name in ("grpo", "loss", "advantage")}
-        named = {name: part.model_dump(exclude_unset=True) if isinstance(part, Section) else part for name, part in given.items()}
-        if not all(isinstance(part, dict) for part in named.values()) or named["grpo"].get("loss", "grpo") not in get_args(Method):
+        named = _named_keys(values, ("grpo", "loss", "advantage"))
+        if named is None or named["grpo"].get("loss", "grpo") not in get_args(Method):
             return values  # the field's own check names the value and what is allowed
         settings = method_settings(named["grpo"].get("loss", "grpo"))
         return {**values, **{name: {**defaults, **named[name]} for name, defaults in settings.items()}}
@@ -228,3 +243,12 @@ class Recipe(Section):
         if problems:
             raise ValueError("\n".join(problems))
         return self
+
+
+def _named_keys(values: Any, sections: Sequence[str]) -> dict[str, dict[str, Any]] | None:
+    """The keys that a recipe names in each of these sections; None where one is no section, which its own check refuses."""
+    if not isinstance(values, dict):
+        return None
+    given = {name: values.get(name, {}) for name in sections}
+    named = {name: part.model_dump(exclude_unset=True) if isinstance(part, Section) else part for name, part in given.items()}
+    return named if all(isinstance(part, dict) for part in named.values()) else None

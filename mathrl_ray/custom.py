@@ -25,16 +25,45 @@ def load_function(spec: str, *, key: str, kwargs: Mapping[str, Any] | None = Non
         kwargs: keyword arguments that the function is called with.
 
     Raises:
-        RecipeError: not of this form, no such file or module, an error while importing it, or no function of that name in it.
+        RecipeError: not of this form, no such file or module, an error while importing it, no function of that name in it, or one that
+            cannot be called with one argument and these keyword arguments.
     """
-    source, separator, name = spec.rpartition(":")
-    if not separator or not source or not name.isidentifier():
-        raise RecipeError(f"{key} = {spec!r}: give module:function or path/file.py:function")
+    source, name = split_function_name(spec, key)
     module = _module(source, key, spec)
     function = getattr(module, name, None)
     if not callable(function):
         raise RecipeError(f"{key} = {spec!r}: {source} has no function {name}; it has {', '.join(public_functions(module)) or 'none'}")
+    _check_keywords(function, name, key, kwargs or {})
     return functools.partial(function, **kwargs) if kwargs else function
+
+
+def split_function_name(spec: str, key: str) -> tuple[str, str]:
+    """The two parts of module:function or path/file.py:function; nothing is opened.
+
+    Raises:
+        RecipeError: not of this form.
+
+    >>> split_function_name("losses/mine.py:right", "loss.function")
+    ('losses/mine.py', 'right')
+    """
+    source, separator, name = spec.rpartition(":")
+    if not separator or not source or not name.isidentifier():
+        raise RecipeError(f"{key} = {spec!r}: give module:function or path/file.py:function")
+    return source, name
+
+
+def _check_keywords(function: Callable[..., Any], name: str, key: str, kwargs: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin does not tell its parameters
+        return
+    try:
+        signature.bind(None, **kwargs)
+    except TypeError as error:
+        raise RecipeError(
+            f"{key.removesuffix('.function')}.kwargs = {dict(kwargs)} does not fit {name}{signature}: {error}. "
+            "It is called with one argument (a loss with the batch, an advantage with the group) and these."
+        ) from error
 
 
 def own_functions(recipe: Recipe) -> dict[str, Callable[..., Any]]:

@@ -40,8 +40,8 @@ def choose_device(requested: str, *, num_gpus: float, num_engines: int) -> Devic
     """
     if requested == "cuda" and num_gpus < num_engines:
         raise RecipeError(
-            f"device.kind = 'cuda' needs {num_engines} GPUs (learner + generator.replicas), the cluster has {num_gpus:g}: "
-            "lower generator.replicas, or set device.kind to 'auto' or 'cpu'."
+            f"device.kind = 'cuda' needs {num_engines} GPUs (learner.num_ranks + generator.replicas), the cluster has {num_gpus:g}: "
+            "lower one of these, or set device.kind to 'auto' or 'cpu'."
         )
     if requested == "cpu":
         return _cpu("device.kind = 'cpu'")

@@ -51,10 +51,10 @@ def _run(recipe: Recipe, stages: Sequence[StageName]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `ray job stop` ends a job as Ctrl-C does: actors first
     try:
         asyncio.run(run_job(recipe, stages))
-    except (ActorError, CanaryError) as error:
-        traceback.print_exc()  # not the user's doing: whoever looks for the fault needs the place
-        return _refuse(error)
     except (RecipeError, FloatingPointError) as error:
+        return _refuse(error)
+    except (ActorError, CanaryError, ValueError) as error:
+        traceback.print_exc()  # not the user's doing: whoever looks for the fault needs the place
         return _refuse(error)
     except KeyboardInterrupt:
         return _refuse(RuntimeError("stopped; what was written stays in the run directory"))

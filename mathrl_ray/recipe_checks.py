@@ -119,12 +119,15 @@ def check_stage_settings(recipe: Recipe, stages: Sequence[str]) -> None:
     Raises:
         RecipeError: the sentence names the values, and what would work.
     """
-    num_traces = min((size for size in recipe.sft.sizes if isinstance(size, int)), default=recipe.sft.num_examples)
-    traces_key = "smallest of sft.sizes" if recipe.sft.sizes else "sft.num_examples"
+    sft = recipe.sft
+    num_traces = min((size for size in sft.sizes if isinstance(size, int)), default=sft.num_examples)
+    traces_key = "smallest of sft.sizes" if sft.sizes else "sft.num_examples"
     lengths = {
-        "sft": (num_sft_steps(recipe.sft, num_traces), f"{traces_key} x sft.epochs / sft.batch_size"),
+        "sft": (num_sft_steps(sft, num_traces), f"{traces_key} x sft.epochs / sft.batch_size"),
         "grpo": (recipe.grpo.num_steps * recipe.grpo.updates_per_step, "grpo.num_steps x grpo.minibatches x grpo.epochs"),
     }
+    if not sft.sizes or sft.traces == BUILTIN:  # else it filters all traces of a file, whose number is not known yet
+        lengths["sft_filtered"] = (num_sft_steps(sft, sft.num_examples), "at most sft.num_examples x sft.epochs / sft.batch_size")
     for stage in stages:
         num_steps, formula = lengths.get(stage, (None, ""))
         if num_steps is not None and recipe.learner.warmup_steps >= num_steps:

@@ -6,23 +6,26 @@ Called by the job entry and the command line. Reads the recipe and looks at the 
 import difflib
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from mathrl_ray.config import BUILTIN, Recipe, RecipeError
 from mathrl_ray.core.prompts import PROMPT_NAMES
+from mathrl_ray.custom import split_function_name
 from mathrl_ray.data.dataset_name import absolute_spec, check_local_data, is_hub_spec
 from mathrl_ray.data.prompt_file import load_prompts
+from mathrl_ray.methods import Method, method_settings
 from mathrl_ray.recipe_checks import SFT_STAGES
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe, put `section.key=value` overrides on top, fill in every default, and make paths absolute.
 
-    Relative paths mean the recipe's folder.
+    Relative paths mean the recipe's folder. An override of grpo.loss, learner.learning_rate or data.prompt also changes the keys that take
+    their defaults from it, where the file has them as its own method, rate or prompt set them: a run's recipe.toml names every key.
 
     Raises:
         RecipeError: the file is missing or no TOML, a key is unknown (the nearest is named), a value is not allowed.
@@ -34,6 +37,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"recipe {path} is not TOML: {error}") from error
+    _forget_what_followed(values, {override.partition("=")[0].strip() for override in overrides})
     for override in overrides:
         _apply_override(values, override)
     _let_evaluations_follow_the_training_prompt(values)
@@ -55,6 +59,34 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
         if not isinstance(section, dict):
             raise RecipeError(f"{override!r}: {part} is a value in the recipe, not a section")
     section[parts[-1]] = _parse_value(text.strip())
+
+
+def _forget_what_followed(values: dict[str, Any], overridden: Collection[str]) -> None:
+    """Drop the file's keys that only say what follows from a key of the file which is overridden; a key chosen otherwise stays."""
+    for source in overridden:
+        for key, value in _followers(source, _get(values, source)).items():
+            section, _, name = key.partition(".")
+            if _get(values, key) == value:
+                del values[section][name]
+
+
+def _followers(source: str, value: Any) -> dict[str, Any]:
+    """Dotted key -> the default that it takes from a key of another section; nothing follows from a key that is not named."""
+    match source:
+        case "grpo.loss" if value in get_args(Method):
+            settings = method_settings(value)
+            return {f"{section}.{key}": setting for section, keys in settings.items() for key, setting in keys.items()}
+        case "learner.learning_rate" if value is not None:
+            return {"sft.learning_rate": value, "grpo.learning_rate": value}
+        case "data.prompt" if value is not None:
+            return {"eval.prompts": [value]}
+        case _:
+            return {}
+
+
+def _get(values: dict[str, Any], key: str) -> Any:
+    """The value of a dotted key; None where it is not named."""
+    return _value_at(values, key.split("."))
 
 
 def _let_evaluations_follow_the_training_prompt(values: dict[str, Any]) -> None:
@@ -80,6 +112,10 @@ def _explain(error: ValidationError, values: Mapping[str, Any]) -> Iterator[str]
             yield f"  unknown key {key}" + (f": the nearest is {nearest[0]}" if nearest else "")
         elif not key:
             yield "\n".join("  " + line for line in str(item["ctx"]["error"]).splitlines())
+        elif item["type"] == "value_error":
+            yield f"  {key} = {_value_at(values, item['loc'])!r}: {item['ctx']['error']}"
+        elif item["type"] == "model_type":
+            yield f"  {key} = {_value_at(values, item['loc'])!r}: {key} is a section: write [{key}], and its keys below"
         else:
             yield f"  {key} = {_value_at(values, item['loc'])!r}: {item['msg'][0].lower() + item['msg'][1:]}"
 
@@ -150,7 +186,8 @@ def check_local_paths(recipe: Recipe, stages: Sequence[str]) -> list[str]:
     """Look at the files that the recipe names; only prompts are opened. Returns remarks on what could not be looked at (hub names).
 
     Raises:
-        RecipeError: a file or folder is missing, a prompt file cannot be used, or a model folder lacks its weights' config or tokenizer.
+        RecipeError: a file or folder is missing, a prompt file cannot be used, a function is not named as one, or a model folder lacks its
+            weights, config or tokenizer.
     """
     remarks = []
     specs = {f"data.{split}": getattr(recipe.data, split) for split in ("train", "validation", "test")}
@@ -162,7 +199,7 @@ def check_local_paths(recipe: Recipe, stages: Sequence[str]) -> list[str]:
             remarks.append(f"{key} = {spec}: a hub name, not checked")
     load_prompts(recipe.data.prompt, recipe.eval.prompts)
     for key, spec in (("loss.function", recipe.loss.function), ("advantage.function", recipe.advantage.function)):
-        source = spec.rpartition(":")[0]
+        source = split_function_name(spec, key)[0] if spec else ""
         if source.endswith(".py") and not Path(source).is_file():
             raise RecipeError(f"{key} = {spec}: no such file")
     model = recipe.model.path

@@ -49,6 +49,10 @@ class SamplingSettings:
     """Ids that end a response, as the generator reports them; what min_tokens masks."""
 
 
+OWN_DISTRIBUTION = SamplingSettings(temperature=1.0, max_tokens=1)
+"""What supervised learning and entropies use: the model's own distribution, with no temperature and no masked stop ids."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One response wanted. Made by the driver, eaten by a generator; (group_id, sample) is its key from prompt to loss."""

@@ -27,7 +27,7 @@ class StepResult:
 
 
 class Engine:
-    """The policy with its optimizer, as one rank holds it. Every method but `backward` is called by all ranks together."""
+    """The policy with its optimizer, as one rank holds it. All ranks call each method equally often, and together."""
 
     def __init__(self, module: PolicyModule, settings: LearnerSection, *, dtype: str, num_ranks: int) -> None:
         self._num_ranks = num_ranks
@@ -73,9 +73,9 @@ class Engine:
 
         Under ZeRO 3 every rank gets every weight, one at a time, so all ranks must go through them together.
         """
-        for name, parameter, delta in _named_weights(self.module.model):
-            with _gathered([parameter, *(delta or ())]):
-                yield name, _merged(parameter.detach(), delta)
+        for name, parameter, adapter in _named_weights(self.module.model):
+            with _gathered([parameter, *([adapter.down, adapter.up] if adapter else [])]):
+                yield name, _merged(parameter.detach(), adapter)
 
     def weight_shapes(self) -> list[tuple[str, torch.Tensor]]:
         """Names with empty tensors of the weights' whole shapes."""
@@ -88,26 +88,39 @@ class Engine:
         self._engine.destroy()
 
 
-Adapter = tuple[torch.nn.Parameter, torch.nn.Parameter, float]
+@dataclass(frozen=True, slots=True, eq=False)
+class Adapter:
+    """A LoRA layer's update of its weight: scaling * B A (Hu et al. 2021, section 4.1)."""
+
+    down: torch.nn.Parameter
+    up: torch.nn.Parameter
+    scaling: float
+    transposed: bool
+    """The layer keeps its weight as [in, out] (GPT-2's Conv1D)."""
+
+    def delta(self) -> torch.Tensor:
+        update = self.scaling * (self.up.detach().float() @ self.down.detach().float())
+        return update.T if self.transposed else update
 
 
-def _named_weights(model: Any) -> Iterator[tuple[str, torch.nn.Parameter, Any]]:
-    """(checkpoint name, weight, LoRA's (A, B, scaling) or None) of a transformers model, wrapped by peft or not."""
+def _adapter(layer: Any) -> Adapter:
+    down, up = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    return Adapter(down, up, layer.scaling["default"], bool(getattr(layer, "fan_in_fan_out", False)))
+
+
+def _named_weights(model: Any) -> Iterator[tuple[str, torch.nn.Parameter, Adapter | None]]:
+    """(checkpoint name, weight, its adapter or None) of a transformers model, wrapped by peft or not."""
     layers = dict(model.named_modules())
     for name, parameter in model.named_parameters():
         if ".lora_" in name:
             continue
         layer = layers[name.rpartition(".base_layer.")[0]] if ".base_layer.weight" in name else None
-        adapter = None if layer is None else (layer.lora_A["default"].weight, layer.lora_B["default"].weight, layer.scaling["default"])
-        yield name.removeprefix("base_model.model.").replace(".base_layer.", "."), parameter, adapter
+        yield name.removeprefix("base_model.model.").replace(".base_layer.", "."), parameter, None if layer is None else _adapter(layer)
 
 
 def _merged(weight: torch.Tensor, adapter: Adapter | None) -> torch.Tensor:
-    """W + scaling * B A (Hu et al. 2021, section 4.1), added in float32."""
-    if adapter is None:
-        return weight
-    down, up, scaling = adapter
-    return (weight.float() + scaling * (up.detach().float() @ down.detach().float())).to(weight.dtype)
+    """The weight with its adapter added in float32."""
+    return weight if adapter is None else (weight.float() + adapter.delta()).to(weight.dtype)
 
 
 def _gathered(parts: list[Any]) -> contextlib.AbstractContextManager[Any]:

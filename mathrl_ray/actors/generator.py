@@ -19,7 +19,7 @@ from safetensors import safe_open
 
 from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.device import Device
-from mathrl_ray.types import Completion, GenerationRequest, SamplingSettings, WeightManifest
+from mathrl_ray.types import OWN_DISTRIBUTION, Completion, GenerationRequest, SamplingSettings, WeightManifest
 
 MAX_BATCHED_TOKENS = 8192
 """Prompt tokens that one engine step may take; at least model.max_length, since prefill is not chunked on every device."""
@@ -69,7 +69,7 @@ class Generator:
 
     def _stop_token_ids(self) -> tuple[int, ...]:
         """As the engine itself finds them, from the tokenizer and the model's generation config."""
-        params = self._sampling_params(SamplingSettings(temperature=1.0, max_tokens=1), seed=0)
+        params = self._sampling_params(OWN_DISTRIBUTION, seed=0)
         generation_config = self._engine.model_config.try_get_generation_config()
         params.update_from_generation_config(generation_config, self._engine.get_tokenizer().eos_token_id)
         return tuple(sorted(params.all_stop_token_ids))

@@ -6,10 +6,10 @@ share of every batch. A loss is always divided by counts of the whole batch, so 
 """
 
 import gc
-import math
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -23,10 +23,16 @@ from mathrl_ray.core.statistics import mean_importance_ratio, mismatch_kl
 from mathrl_ray.core.throughput import peak_flops, training_flops
 from mathrl_ray.custom import load_function
 from mathrl_ray.device import Device, attention_implementation, device_name, peak_memory_gib
-from mathrl_ray.types import PolicyUpdate, ResponseStatistics, SamplingSettings, SftExample, StageSettings, Trajectory, WeightManifest
-
-SFT_SAMPLING = SamplingSettings(temperature=1.0, max_tokens=1)
-"""Supervised learning uses the model's own distribution: no temperature, no masked stop ids."""
+from mathrl_ray.types import (
+    OWN_DISTRIBUTION,
+    PolicyUpdate,
+    ResponseStatistics,
+    SamplingSettings,
+    SftExample,
+    StageSettings,
+    Trajectory,
+    WeightManifest,
+)
 
 
 class Learner:
@@ -67,11 +73,12 @@ class Learner:
     def _loss_function(self) -> Any:
         from functools import partial
 
+        from mathrl_ray.actors.learner_steps import own_loss
         from mathrl_ray.core.losses import policy_loss
 
         settings = self._recipe.loss
         if settings.function:
-            return load_function(settings.function, key="loss.function", kwargs=settings.kwargs)
+            return own_loss(load_function(settings.function, key="loss.function", kwargs=settings.kwargs))
         return partial(policy_loss, settings=settings)
 
     def start_stage(self, settings: StageSettings) -> None:
@@ -90,7 +97,7 @@ class Learner:
         model, self._tokenizer = load_model(settings.model_path, dtype=self._recipe.model.dtype, attention=self._attention)
         self._count_flops(model)
         model = with_adapters(model, learner)
-        module = PolicyModule(model, learner.logits_chunk_tokens, entropy_gradient=loss.entropy_coefficient > 0)
+        module = PolicyModule(model, learner.logits_chunk_tokens, entropy_gradient=loss.entropy_coefficient > 0 or bool(loss.function))
         self._engine = Engine(module, learner, dtype=self._recipe.model.dtype, num_ranks=self._group.num_ranks)
         self._reference = self._load_reference() if loss.kl_coefficient > 0 else None
         pad_id = self._tokenizer.pad_token_id if self._tokenizer.pad_token_id is not None else self._tokenizer.eos_token_id
@@ -112,7 +119,7 @@ class Learner:
         from mathrl_ray.actors.learner_steps import sft_loss_of
 
         began = time.monotonic()
-        totals, _ = self._steps.accumulate(batch, SFT_SAMPLING, sft_loss_of(batch))
+        totals, _ = self._steps.accumulate(batch, OWN_DISTRIBUTION, sft_loss_of(batch))
         metrics = {**totals, **self._step(totals, batch), **self._steps.padding(batch)}
         return metrics | self._throughput(metrics["num_tokens"], len(batch), time.monotonic() - began)
 
@@ -147,12 +154,12 @@ class Learner:
         """Rows of each optimizer step; shuffled when there is more than one, so that no step sees one prompt's siblings alone."""
         grpo = self._recipe.grpo
         rows = list(range(num_rows))
-        size = math.ceil(num_rows / grpo.minibatches)
+        num_parts = min(grpo.minibatches, num_rows)
+        ends = [round(num_rows * part / num_parts) for part in range(num_parts + 1)]
         for _ in range(grpo.epochs):
             if grpo.minibatches > 1:
                 self._random.shuffle(rows)
-            for start in range(0, num_rows, size):
-                yield rows[start : start + size]
+            yield from (rows[start:end] for start, end in pairwise(ends))
 
     def _policy_step(self, batch: Any, sampling: SamplingSettings) -> tuple[dict[str, float], list[list[float]]]:
         """One optimizer step. Returns its metrics and the learner's log-probabilities from before it, in the batch's order."""
@@ -185,16 +192,17 @@ class Learner:
         return {"learning_rate": learning_rate, "grad_norm": result.grad_norm, "skipped_updates": float(not result.applied)}
 
     def _report_skip(self, totals: Mapping[str, float], batch: Sequence[Any]) -> None:
-        limit = self._recipe.learner.max_skipped_steps
+        limit, own = self._recipe.learner.max_skipped_steps, self._recipe.loss.function
         name = f"{self._settings.stage}-update-{self._optimizer_step}-skip-{self._skipped_in_a_row}.json"
         dump = Path(self._settings.dump_folder) / name if self._settings.dump_folder else None
         if dump and self._group.rank == 0:
             write_dump(dump, totals, batch)
         if self._skipped_in_a_row >= limit:
+            remedy = f"lower the learning rate ({self._settings.learning_rate:g}) or learner.max_grad_norm"
             raise FloatingPointError(
                 f"{self._skipped_in_a_row} updates in a row had a loss or gradient that is no finite number (the last loss: "
-                f"{totals['loss']}), which is learner.max_skipped_steps = {limit}: lower the learning rate "
-                f"({self._settings.learning_rate:g}) or learner.max_grad_norm. The batches: {dump.parent if dump else 'not kept'}"
+                f"{totals['loss']}), which is learner.max_skipped_steps = {limit}: {remedy}{', or look at loss.function' if own else ''}. "
+                f"The batches: {dump.parent if dump else 'not kept'}"
             )
 
     def response_statistics(self, sequences: Sequence[SftExample], sampling: SamplingSettings) -> list[ResponseStatistics]:
@@ -243,14 +251,16 @@ class Learner:
         """Speed over all ranks, and this rank's memory."""
         metrics = {"train_tokens_per_s": num_tokens / seconds, "learner_peak_memory_gib": peak_memory_gib(self._device.kind)}
         if peak := peak_flops(device_name(self._device.kind)):
-            flops = training_flops(self._num_parameters, self._num_layers, self._hidden_size, int(num_tokens), num_tokens / num_sequences)
+            mean_length, frozen = num_tokens / num_sequences, self._recipe.learner.lora_rank > 0
+            flops = training_flops(self._num_parameters, self._num_layers, self._hidden_size, int(num_tokens), mean_length, frozen=frozen)
             metrics["mfu"] = flops / seconds / (peak * self._group.num_ranks)
         return metrics
 
 
 def _mean_of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Means over a batch's optimizer steps; skipped ones are counted, and left out of the gradient norm where another was not."""
-    metrics = {name: fmean(step[name] for step in steps) for name in steps[0]}
+    names = dict.fromkeys(name for step in steps for name in step)
+    metrics = {name: fmean(step[name] for step in steps if name in step) for name in names}
     metrics["skipped_updates"] = sum(step["skipped_updates"] for step in steps)
     if norms := [step["grad_norm"] for step in steps if not step["skipped_updates"]]:
         metrics["grad_norm"] = fmean(norms)

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from mathrl_ray.actors.process_group import ProcessGroup
+from mathrl_ray.config import RecipeError
 from mathrl_ray.core.batching import micro_batches, padding_fraction
-from mathrl_ray.core.loss_batch import LossFunction, LossInput, LossResult, metric_shares
+from mathrl_ray.core.loss_batch import LossFunction, LossInput, LossResult, as_result, metric_shares, result_fault
 from mathrl_ray.core.losses import aggregate, sft_loss
 from mathrl_ray.core.tokenization import PaddedBatch, pad_batch, pad_response_values, unpad
 from mathrl_ray.types import ResponseStatistics, SamplingSettings, SftExample, Trajectory
@@ -165,11 +166,26 @@ def policy_loss_of(batch: PolicyBatch, function: LossFunction) -> LossOfRows:
 
     def loss_of(rows: Sequence[int], padded: PaddedBatch, log_probs: Tensor, entropy: Tensor) -> tuple[LossResult, dict[str, float]]:
         given = batch.loss_input(rows, padded, log_probs, entropy)
-        returned = function(given)
-        result = returned if isinstance(returned, LossResult) else LossResult(returned)
+        result = as_result(function(given))
         return result, metric_shares({"entropy_nats": entropy, **result.metrics}, given)
 
     return loss_of
+
+
+def own_loss(function: LossFunction) -> LossFunction:
+    """A loss of the user's own, whose faults are told in the user's words."""
+    advice = "Try it with `python -m mathrl_ray check-loss`."
+
+    def checked(given: LossInput) -> LossResult:
+        try:
+            result = as_result(function(given))
+        except Exception as error:  # whatever a stranger's function raises, the person must hear which function it was
+            raise RecipeError(f"loss.function raised {type(error).__name__}: {error}. {advice}") from error
+        if fault := result_fault(result):
+            raise RecipeError(f"loss.function: {fault}. {advice}")
+        return result
+
+    return checked
 
 
 def token_versions(trajectory: Trajectory) -> Iterator[int]:

@@ -19,7 +19,7 @@ from mathrl_ray.actors.generator import Generator
 from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.actors.learner import Learner
 from mathrl_ray.actors.process_group import Rendezvous, free_port
-from mathrl_ray.actors.remote import ActorError, RemoteGenerator, RemoteLearner, RemoteScorer, call
+from mathrl_ray.actors.remote import ActorError, RemoteGenerator, RemoteLearner, RemoteScorer, answer, call
 from mathrl_ray.actors.scorer import Scorer
 from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.device import Device, choose_device
@@ -59,7 +59,7 @@ def plan_device(recipe: Recipe) -> Device:
     if wanted > available:
         raise RecipeError(
             f"the run needs {wanted} CPUs (learner.num_ranks {recipe.learner.num_ranks} + generator.replicas {recipe.generator.replicas}), "
-            f"the cluster has {available:g}: lower generator.replicas or add a node."
+            f"the cluster has {available:g}: lower learner.num_ranks or generator.replicas, or add a node."
         )
     return choose_device(recipe.device.kind, num_gpus=resources.get("GPU", 0), num_engines=num_engines)
 
@@ -72,6 +72,8 @@ class Placement:
     device: Device
     _ranks: list[Any] = field(default_factory=list)
     _rank_group: Any = None
+    _preloads: list[Any] = field(default_factory=list)
+    _learner: RemoteLearner | None = None
     _generators: list[Any] = field(default_factory=list)
     _scorers: list[Any] = field(default_factory=list)
 
@@ -98,8 +100,7 @@ class Placement:
             options = {"num_cpus": LEARNER_CPUS, "num_gpus": gpus, "scheduling_strategy": place}
             self._ranks.append(_create(Learner, f"learner-{rank}", rank, num_ranks, **options))
         rendezvous = self._ranks[0].__ray_call__.remote(_rendezvous)
-        for handle in self._ranks:
-            handle.preload.remote(self.recipe, self.device, rendezvous)
+        self._preloads = [handle.preload.remote(self.recipe, self.device, rendezvous) for handle in self._ranks]
 
     async def start(self, model_folder: str) -> tuple[Actors, dict[str, str]]:
         """Start the engines side by side on a model folder. Returns them with the facts that environment.json keeps.
@@ -108,9 +109,10 @@ class Placement:
             ActorError: an engine, or a rank that others wait for, did not start within driver.start_limit_s.
             RuntimeError: an engine has other GPUs than it was given.
         """
-        self._check_gpus()
         recipe, limit_s = self.recipe, self.recipe.driver.start_limit_s
-        learner = RemoteLearner(self._ranks, recipe)
+        await asyncio.gather(*(answer(each, f"learner-{rank}", "preload", limit_s=limit_s) for rank, each in enumerate(self._preloads)))
+        self._check_gpus()
+        self._learner = learner = RemoteLearner(self._ranks, recipe)
         generators = [RemoteGenerator(handle, f"generator-{index}", recipe) for index, handle in enumerate(self._generators)]
         scorers = [RemoteScorer(handle, f"scorer-{index}", recipe) for index, handle in enumerate(self._scorers)]
         learner_facts, *others = await asyncio.gather(
@@ -142,6 +144,8 @@ class Placement:
         await asyncio.gather(*endings, return_exceptions=True)
         for handle in handles:
             ray.kill(handle)
+        if self._learner is not None:
+            self._learner.remove_published()
         if self._rank_group is not None:
             remove_placement_group(self._rank_group)
 

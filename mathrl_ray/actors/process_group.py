@@ -49,11 +49,10 @@ class ProcessGroup:
         deepspeed.init_distributed(backend, timeout=timedelta(seconds=limit_s), verbose=False)
 
     def sum(self, numbers: Mapping[str, float]) -> dict[str, float]:
-        """The sums over all ranks; every rank must bring the same names."""
-        if self.num_ranks == 1:
-            return dict(numbers)
+        """The sums over all ranks; what a rank does not name counts as 0."""
         gathered = self.gather(dict(numbers))
-        return {name: sum(part[name] for part in gathered) for name in numbers}
+        names = dict.fromkeys(name for part in gathered for name in part)
+        return {name: sum(part.get(name, 0.0) for part in gathered) for name in names}
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, on every rank, in the ranks' order."""

@@ -5,6 +5,7 @@ Built by placement.py. Knows Ray's futures; knows no engine.
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -39,7 +40,16 @@ async def call(handle: Any, name: str, method: str, *arguments: Any, limit_s: fl
         ActorError: the actor died, the limit passed, or the method failed in a way that is nobody's setting.
         ValueError, FloatingPointError: raised by the method for a person to read (a recipe that cannot work, a loss that is no number).
     """
-    future = asyncio.wrap_future(getattr(handle, method).remote(*arguments).future())
+    return await answer(getattr(handle, method).remote(*arguments), name, method, limit_s=limit_s)
+
+
+async def answer(reference: Any, name: str, method: str, *, limit_s: float) -> Any:
+    """Wait at most `limit_s` for what a call of an actor's method gives.
+
+    Raises:
+        ActorError, ValueError, FloatingPointError: as `call`.
+    """
+    future = asyncio.wrap_future(reference.future())
     try:
         return await asyncio.wait_for(future, limit_s)
     except TimeoutError as error:
@@ -47,7 +57,7 @@ async def call(handle: Any, name: str, method: str, *arguments: Any, limit_s: fl
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, (ValueError, FloatingPointError)):
             raise error.cause from error
-        raise ActorError(f"{name} failed in {method}(): {error.cause}. {_LOG}") from error
+        raise ActorError(f"{name} failed in {method}(): {type(error.cause).__name__}: {error.cause}. {_LOG}") from error
     except ray.exceptions.RayActorError as error:
         raise ActorError(f"{name} died in {method}(). {_LOG}") from error
 
@@ -71,6 +81,7 @@ class RemoteLearner:
 
     def __init__(self, ranks: Sequence[Any], recipe: Recipe) -> None:
         self._ranks = ranks
+        self._published: str | None = None
         self._limit_s, self._sync_limit_s = recipe.learner.limit_s, recipe.driver.sync_limit_s
 
     async def on_all_ranks(self, method: str, *arguments: Any, limit_s: float) -> Any:
@@ -98,7 +109,14 @@ class RemoteLearner:
         return await self.on_all_ranks("response_statistics", list(sequences), sampling, limit_s=self._limit_s)
 
     async def publish(self, policy_version: int) -> WeightManifest:
-        return await self.on_all_ranks("publish", policy_version, limit_s=self._sync_limit_s)
+        manifest: WeightManifest = await self.on_all_ranks("publish", policy_version, limit_s=self._sync_limit_s)
+        self._published = manifest.path
+        return manifest
+
+    def remove_published(self) -> None:
+        """Remove the published weights of a learner that was ended by force, if its memory is this machine's."""
+        if self._published:
+            Path(self._published).unlink(missing_ok=True)
 
     async def save(self, folder: str) -> None:
         await self.on_all_ranks("save", folder, limit_s=self._limit_s)

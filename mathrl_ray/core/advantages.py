@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import assert_never
 
-from mathrl_ray.config import AdvantageSection
+from mathrl_ray.config import AdvantageSection, RecipeError
 
 LARGEST_REWARD = 1e300
 """Beyond it a difference of two rewards may be no float any more."""
@@ -107,9 +107,12 @@ def group_advantages(group: RewardGroup, settings: AdvantageSection, function: A
 
 
 def _from_function(function: AdvantageFunction, group: RewardGroup) -> list[float]:
-    advantages = [float(value) for value in function(group)]
+    try:
+        advantages = [float(value) for value in function(group)]
+    except Exception as error:  # whatever a stranger's function raises, the person must hear which function it was
+        raise RecipeError(f"advantage.function raised {type(error).__name__} for {group}: {error}") from error
     if len(advantages) != len(group.rewards) or not all(abs(value) <= LARGEST_REWARD for value in advantages):
-        raise ValueError(
+        raise RecipeError(
             f"advantage.function gave {advantages} for the rewards {list(group.rewards)} of {group.problem_id}: "
             "it must give one finite number a sibling, in their order"
         )

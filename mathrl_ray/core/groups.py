@@ -23,7 +23,7 @@ def with_advantages(
 
     A sibling that could not be graded, or whose reward is no number, is left out and the rest is taken without it, as long as two are
     left. A group whose advantages are all 0 (equal rewards, with a baseline) teaches nothing and is dropped by name, so that it costs no
-    training tokens.
+    training tokens. A dropped trajectory is in none of the counts that a loss divides by.
 
     Args:
         group: graded siblings.

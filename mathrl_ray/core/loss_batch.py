@@ -24,7 +24,8 @@ class LossInput:
     learner_logprobs: Tensor
     """[B, T] of the policy that is trained; the only field, with `entropy`, that carries a gradient."""
     entropy: Tensor
-    """[B, T] of the full next-token distribution; carries a gradient where loss.entropy_coefficient is above 0."""
+    """[B, T] of the full next-token distribution; carries a gradient for a bonus: where loss.entropy_coefficient is above 0 or
+    loss.function is set."""
     generator_logprobs: Tensor
     """[B, T] as sampled."""
     proximal_logprobs: Tensor
@@ -63,6 +64,22 @@ class LossResult:
 
 LossFunction = Callable[[LossInput], Tensor | LossResult]
 """What computes a loss; a bare tensor is a result without metrics."""
+
+
+def as_result(returned: Tensor | LossResult) -> LossResult:
+    return returned if isinstance(returned, LossResult) else LossResult(returned)
+
+
+def result_fault(result: LossResult) -> str:
+    """Why a result cannot be trained on, for the person who wrote the function; empty where it can."""
+    loss = result.loss
+    if not isinstance(loss, Tensor):
+        return f"the function gave a {type(loss).__name__}: return the loss, a scalar tensor, or LossResult(loss, metrics)"
+    if loss.ndim != 0:
+        return f"the loss has the shape {tuple(loss.shape)}: return a scalar (aggregate() of core/losses.py makes one from [B, T])"
+    if not loss.requires_grad:
+        return "the loss carries no gradient: compute it from batch.learner_logprobs, undetached"
+    return ""
 
 
 def metric_shares(metrics: Mapping[str, Tensor], batch: LossInput) -> dict[str, float]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mathrl_ray.core.loss_batch import LossFunction, LossInput, LossResult, metric_shares
+from mathrl_ray.core.loss_batch import LossFunction, LossInput, LossResult, as_result, metric_shares, result_fault
 
 LENGTHS = (1, 3, 6, 2, 5, 4)
 ADVANTAGES = (1.5, -0.5, 0.75, -1.25, 0.5, -1.0)
@@ -46,7 +46,7 @@ class _Evaluated:
 def check_loss(function: LossFunction) -> list[Finding]:
     """Everything that is tried, in the order of the list below; where the result is of no use, nothing else is.
 
-    The names: result, sign, detach, gradient, micro-batches, mask, NaN safety.
+    The names: result, sign, detach, gradient, micro-batches, mask, NaN safety, reference.
     """
     first = _tried("result", _result, function)
     if first.verdict == "fault":
@@ -58,6 +58,7 @@ def check_loss(function: LossFunction) -> list[Finding]:
         "micro-batches": _micro_batches,
         "mask": _mask,
         "NaN safety": _nan_safety,
+        "reference": _reference,
     }
     return [first, *(_tried(name, attempt, function) for name, attempt in tries.items())]
 
@@ -75,12 +76,8 @@ def _tried(name: str, attempt: Try, function: LossFunction) -> Finding:
 def _result(function: LossFunction) -> Iterator[str | Finding]:
     batch = _batch()
     result = _call(function, batch)
-    if not isinstance(result.loss, Tensor):
-        yield f"the function gave a {type(result.loss).__name__}: return the loss, a scalar tensor, or LossResult(loss, metrics)"
-    elif result.loss.ndim != 0:
-        yield f"the loss has the shape {tuple(result.loss.shape)}: return a scalar (aggregate() of core/losses.py makes one from [B, T])"
-    elif not result.loss.requires_grad:
-        yield "the loss carries no gradient: compute it from batch.learner_logprobs, undetached"
+    if fault := result_fault(result):
+        yield fault
     elif not result.loss.isfinite():
         yield f"the loss of an ordinary batch is {result.loss.item()}"
     metric_shares(result.metrics, batch)
@@ -173,7 +170,7 @@ def _micro_batches(function: LossFunction) -> Iterator[str | Finding]:
                 "batch.num_sequences (the whole batch's), and take no mean or std over the rows of a micro-batch"
             )
         for name, value in whole.metrics.items():
-            if not abs(sum(piece.metrics[name] for piece in pieces) - value) <= TOLERANCE * max(1, abs(value)):
+            if not abs(sum(piece.metrics.get(name, 0.0) for piece in pieces) - value) <= TOLERANCE * max(1, abs(value)):
                 yield (
                     f"the metric {name!r} depends on how the batch is cut: give it as [B, T] or [B], whose means over the batch are "
                     "logged, or as a sum divided by batch.num_tokens or batch.num_sequences"
@@ -192,6 +189,14 @@ def _mask(function: LossFunction) -> Iterator[str | Finding]:
             "two more columns of padding change the loss: a mean over [B, T] counts padding. Divide by batch.num_tokens, or by "
             "batch.num_sequences after a mean over each row's own tokens"
         )
+
+
+def _reference(function: LossFunction) -> Iterator[str | Finding]:
+    """Not a fault of the function: the learner keeps a reference model only where the recipe says so."""
+    try:
+        _evaluate(function, replace(_batch(), reference_logprobs=None))
+    except Exception:  # whatever a stranger's function does with None, the advice is the same
+        yield Finding("reference", "note", "it reads batch.reference_logprobs: set loss.kl_coefficient above 0, which loads the model")
 
 
 def _nan_safety(function: LossFunction) -> Iterator[str | Finding]:
@@ -277,14 +282,12 @@ def _changed(batch: LossInput, names: Sequence[str], change: Callable[[Tensor], 
 
 
 def _call(function: LossFunction, batch: LossInput) -> LossResult:
-    result = function(_with_leaves(batch))
-    return result if isinstance(result, LossResult) else LossResult(result)
+    return as_result(function(_with_leaves(batch)))
 
 
 def _evaluate(function: LossFunction, batch: LossInput) -> _Evaluated:
     batch = _with_leaves(batch)
-    result = function(batch)
-    result = result if isinstance(result, LossResult) else LossResult(result)
+    result = as_result(function(batch))
     result.loss.backward()
     gradient = batch.learner_logprobs.grad
     metrics = metric_shares(result.metrics, batch)

@@ -53,7 +53,9 @@ def policy_gradient_loss(log_probs: Tensor, proximal_log_probs: Tensor, advantag
     >>> policy_gradient_loss(torch.tensor([[-1.0]]), torch.tensor([[-1.0]]), torch.tensor([[2.0]])).item()
     -2.0
     """
-    return -(log_probs - proximal_log_probs).exp() * advantages
+    log_ratio = log_probs - proximal_log_probs
+    # An advantage of 0 is worth 0, whatever the ratio; 0 times one that overflows would be NaN.
+    return -log_ratio.masked_fill(advantages == 0, 0.0).exp() * advantages
 
 
 def grpo_clip_loss(log_probs: Tensor, proximal_log_probs: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float) -> TokenLoss:

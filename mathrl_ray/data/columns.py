@@ -36,20 +36,26 @@ def column_names(rows: Rows, columns: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         rows: what was read.
-        columns: the recipe's data.columns; it wins over the common names.
+        columns: the recipe's data.columns; it wins over the common names. Where a set does not have such a column, the common names of its
+            field count: one mapping is for all sets of a recipe.
 
     Raises:
-        DataError: no column for problem or gold, or data.columns names what is not there; the columns found are listed.
+        DataError: no column for problem or gold, or data.columns names what is not there and no common name is either; the columns found
+            are listed.
     """
     found = rows.columns
     if unknown := sorted(set(columns) - set(COLUMN_NAMES)):
         raise DataError(f"data.columns: {', '.join(unknown)} is no field of a problem; the fields are {', '.join(COLUMN_NAMES)}")
-    if absent := sorted(set(columns.values()) - found):
-        raise DataError(f"data.columns names {', '.join(absent)}, which {rows.source} ({rows.key}) does not have; found: {rows.found}")
-    names = {field: next((name for name in common if name in found), "") for field, common in COLUMN_NAMES.items()} | dict(columns)
-    if names["problem_id"] == "source" and "problem_id" not in columns and not _is_unique("source", rows):
+    mapped = {field: name for field, name in columns.items() if name in found}
+    names = {field: next((name for name in common if name in found), "") for field, common in COLUMN_NAMES.items()} | mapped
+    if names["problem_id"] == "source" and "problem_id" not in mapped and not _is_unique("source", rows):
         names["problem_id"] = ""  # many sets say in `source` where a problem is from, which is no id
     may_miss = {"gold"} if names["solution"] and _has_box(names["solution"], rows) else set()
+    if absent := sorted(name for field, name in columns.items() if not names[field] and field not in may_miss):
+        raise DataError(
+            f"data.columns names {', '.join(absent)}, which {rows.source} ({rows.key}) does not have, nor a column of the common names; "
+            f"found: {rows.found}"
+        )
     for field in REQUIRED:
         if not names[field] and field not in may_miss:
             raise DataError(

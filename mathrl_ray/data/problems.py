@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mathrl_ray.data.columns import REQUIRED, column_names, problem_of
-from mathrl_ray.data.rows import Rows, read_rows
+from mathrl_ray.data.columns import REQUIRED, column_names, problem_of, text
+from mathrl_ray.data.rows import Rows, line_of, read_rows
 from mathrl_ray.types import Problem
 
 BadRows = Literal["refuse", "drop"]
@@ -24,6 +24,8 @@ class BadRow:
     problem_id: str
     fault: str
     """In words, with the line."""
+    refusal: str
+    """The same with the row's id, where it has one of its own, for a list that does not begin with ids."""
 
 
 def load_problems(
@@ -52,11 +54,22 @@ def read_problems(
         DataError: what cannot be read, a missing column, bad rows that are refused, or nothing but bad rows.
     """
     rows = read_rows(spec, key=key, default_split=default_split)
-    problems, bad = _sort_out(rows, column_names(rows, columns))
+    names = column_names(rows, columns)
+    problems, bad = _sort_out(rows, names)
     if bad and (bad_rows == "refuse" or not problems):
-        rows.refuse([row.fault for row in bad], remedy=_REMEDY if problems else "")
+        rows.refuse([row.refusal for row in bad], remedy=_REMEDY if problems else "")
     ids = ", ".join(f"{row.problem_id} ({row.fault})" for row in bad)
-    return problems, [f'{key}: {len(bad)} rows left out (data.bad_rows = "drop"): {ids}'] if bad else []
+    left_out = [f'{key}: {len(bad)} rows left out (data.bad_rows = "drop"): {ids}'] if bad else []
+    return problems, [*_stand_ins(rows, columns, names), *left_out]
+
+
+def _stand_ins(rows: Rows, columns: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
+    """A remark for each field that this set has under a common name instead of the one in data.columns."""
+    return [
+        f"{rows.key}: it has no column {mapped}, which data.columns names for {field}; {names.get(field, 'the box in solutions')} is used"
+        for field, mapped in columns.items()
+        if mapped not in rows.columns
+    ]
 
 
 def _sort_out(rows: Rows, names: Mapping[str, str]) -> tuple[list[Problem], list[BadRow]]:
@@ -67,15 +80,15 @@ def _sort_out(rows: Rows, names: Mapping[str, str]) -> tuple[list[Problem], list
     seen_texts: dict[str, str] = {}
     for line, row in rows.numbered:
         problem = problem_of(row, names, default_id=f"{rows.stem}:{line}")
-        fault = _own_fault(row, names, problem)
+        own_fault = _own_fault(row, names, problem)
+        fault = f"line {line}: {own_fault}" if own_fault else ""
+        refusal = f"{line_of(line, text(row.get(names.get('problem_id', ''))))}: {own_fault}" if own_fault else ""
         if not fault and problem.problem_id in seen_ids:
             fault = f"lines {seen_ids[problem.problem_id]} and {line} both have the id {problem.problem_id!r}"
         elif not fault and problem.problem.strip() in seen_texts:
             fault = f"line {line}: {problem.problem_id} has the same text as {seen_texts[problem.problem.strip()]}"
-        elif fault:
-            fault = f"line {line}: {fault}"
         if fault:
-            bad.append(BadRow(line, problem.problem_id, fault))
+            bad.append(BadRow(line, problem.problem_id, fault, refusal or fault))
         else:
             problems.append(problem)
         seen_ids.setdefault(problem.problem_id, line)

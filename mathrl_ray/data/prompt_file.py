@@ -27,7 +27,7 @@ def load_prompt(spec: str, key: str) -> Prompt:
         return named_prompt(spec)
     file = Path(spec)
     if not file.is_file():
-        raise RecipeError(f"{key} = {spec}: neither {', '.join(PROMPT_NAMES)}, nor a text file that is there")
+        raise RecipeError(f"{key} = {file.name}: neither {', '.join(PROMPT_NAMES)}, nor a text file that is there (no {file})")
     if not _FILE_NAME.fullmatch(file.stem):
         raise RecipeError(f"{key} = {spec}: its name goes into file names: rename it to letters, digits, '-', '_' and '.' only")
     try:
@@ -48,7 +48,8 @@ def load_prompts(training: str, evaluation: Sequence[str]) -> dict[str, Prompt]:
     Raises:
         RecipeError: as `load_prompt`; two different files with one name, whose evaluations would overwrite each other.
     """
-    prompts = {spec: load_prompt(spec, "eval.prompts") for spec in evaluation} | {training: load_prompt(training, "data.prompt")}
+    prompts = {training: load_prompt(training, "data.prompt")}  # first: eval.prompts is by default the same word, which nobody wrote
+    prompts |= {spec: load_prompt(spec, "eval.prompts") for spec in evaluation if spec != training}
     names = [prompt.name for prompt in prompts.values()]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise RecipeError(f"data.prompt and eval.prompts name two files called {twice[0]}: rename one, results are kept by that name")

@@ -81,9 +81,10 @@ def _read_file(file: Path, key: str) -> list[NumberedRow]:
     if not file.is_file():
         raise FileNotFoundError(f"{key} = {file}: no such file")
     readers: dict[str, Callable[[Path, str], list[NumberedRow]]] = {".jsonl": _read_json_lines, ".parquet": _read_parquet}
-    if file.suffix not in readers:
+    reader = readers.get(file.suffix.lower())
+    if reader is None:
         raise DataError(f"{key} = {file}: the suffix {file.suffix!r} is not known; {' and '.join(readers)} are")
-    return readers[file.suffix](file, key)
+    return reader(file, key)
 
 
 def _read_parquet(file: Path, key: str) -> list[NumberedRow]:
@@ -134,6 +135,15 @@ def _load_dataset(name: DatasetName, split: str, what: str) -> list[NumberedRow]
             f"{type(error).__name__}: {error}"
         ) from error
     return list(enumerate(rows, start=1))
+
+
+def line_of(line: int, row_id: str) -> str:
+    """Where a row is, for a message.
+
+    >>> line_of(12, "gsm8k/train/7"), line_of(12, "")
+    ('line 12 (id gsm8k/train/7)', 'line 12')
+    """
+    return f"line {line} (id {row_id})" if row_id else f"line {line}"
 
 
 def _fault_message(key: str, source: str, faults: Sequence[str], remedy: str) -> str:

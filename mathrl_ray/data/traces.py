@@ -9,7 +9,7 @@ from typing import Any
 
 from mathrl_ray.core.prompts import Prompt, question_in
 from mathrl_ray.data.columns import GOLD_COLUMNS, gold_and_solution, text
-from mathrl_ray.data.rows import DataError, read_rows
+from mathrl_ray.data.rows import DataError, line_of, read_rows
 from mathrl_ray.types import Problem
 
 _ID_COLUMNS = ("problem_id", "id", "unique_id", "source")
@@ -43,13 +43,18 @@ def load_traces(spec: str, *, key: str = "sft.traces", prompts: Sequence[Prompt]
         prompts: templates that the rows' prompts may have been made with; the first that fits tells the question.
 
     Raises:
-        FileNotFoundError, DataError: as `read_rows`; a column is missing; rows with an empty prompt or response, by line.
+        FileNotFoundError, DataError: as `read_rows`; a column is missing; rows with an empty prompt or response, by line and id.
     """
     rows = read_rows(spec, key=key, default_split="train")
     if missing := [column for column in _REQUIRED if column not in rows.columns]:
         raise DataError(f"{key} = {spec}: no column {' and '.join(missing)}; found: {rows.found}")
     rows.refuse(
-        [f"line {line}: {field} is empty" for line, row in rows.numbered for field in _REQUIRED if not text(row.get(field)).strip()]
+        [
+            f"{line_of(line, _first(row, _ID_COLUMNS))}: {field} is empty"
+            for line, row in rows.numbered
+            for field in _REQUIRED
+            if not text(row.get(field)).strip()
+        ]
     )
     # Ids of our own making must not meet those of problems, which would give a trace another problem's gold.
     return [_trace(row, f"traces/{rows.stem}:{line}", prompts) for line, row in rows.numbered]

@@ -74,7 +74,7 @@ def protocol(recipe: Recipe) -> str:
     """What an accuracy must never be shown without."""
     evaluation = recipe.eval
     return (
-        f"Prompt {', '.join(evaluation.prompts)}, temperature {evaluation.temperature:g}, top-p {evaluation.top_p:g}, at most "
+        f"Prompt {evaluation.prompts[0]}, temperature {evaluation.temperature:g}, top-p {evaluation.top_p:g}, at most "
         f"{evaluation.max_tokens} tokens, one answer a problem, run.seed {recipe.run.seed}; Wilson intervals. Problems that could not be "
         "graded are not counted. Generated: tokens sampled for learning."
     )

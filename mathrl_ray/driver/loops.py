@@ -13,10 +13,11 @@ Called by the stages. Knows the actors' Protocols only.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TypeVar
 
-from mathrl_ray.core.groups import with_advantages
+from mathrl_ray.core.groups import ZERO_VARIANCE, with_advantages
 from mathrl_ray.core.sampling import request_seed
 from mathrl_ray.core.statistics import max_abs_difference
 from mathrl_ray.driver.rows import trajectory_row
@@ -47,20 +48,31 @@ class CanaryError(RuntimeError):
     """After a sync the generator and the learner do not hold the same policy."""
 
 
-async def begin_stage(run: Run, stage: str, *, learning_rate: float, num_optimizer_steps: int) -> None:
-    """Put the start model into the learner and, as policy_version 0, into every generator. This is step 0; training steps count from 1."""
+async def begin_stage(
+    run: Run, stage: str, *, learning_rate: float, num_optimizer_steps: int, part: str = "", facts: Mapping[str, float] | None = None
+) -> None:
+    """Put the start model into the learner and, as policy_version 0, into every generator. This is step 0; training steps count from 1.
+
+    Args:
+        run: the run.
+        stage: its name.
+        learning_rate: of the stage.
+        num_optimizer_steps: the length of its learning-rate schedule.
+        part: names one of several trainings of the stage, so that their dumps do not overwrite each other.
+        facts: more numbers for the row of metrics, to tell such trainings apart there.
+    """
     settings = StageSettings(
         model_path=run.model_folder,
         learning_rate=learning_rate,
         num_optimizer_steps=num_optimizer_steps,
-        stage=stage,
+        stage=f"{stage}-{part}" if part else stage,
         dump_folder=str(run.recorder.folder / "dumps"),
     )
     with run.ledger.work("learner"):
         await run.actors.learner.start_stage(settings)
     if run.canary_limit_nats is None:  # the engines have just opened the same folder: what differs now is precision
         run.canary_limit_nats = max(run.recipe.driver.canary_max_logprob_diff, 3 * max(await _canary_gaps(run)))
-    run.recorder.metrics(stage, 0, 0, await sync_weights(run, policy_version=0))
+    run.recorder.metrics(stage, 0, 0, {**(facts or {}), **await sync_weights(run, policy_version=0)})
 
 
 async def sync_weights(run: Run, *, policy_version: int) -> dict[str, float]:
@@ -146,7 +158,11 @@ async def train_on_buffer(run: Run, buffer: TrajectoryBuffer, stage: str, step: 
     ]
     ages = {group.group_id: staleness(group, run.policy_version) for group in groups}
     batch = [trajectory for group in groups for trajectory in group.trajectories if trajectory.drop_reason is None]
-    metrics: dict[str, float] = {"staleness_mean": sum(ages.values()) / len(ages), "staleness_max": max(ages.values())}
+    metrics: dict[str, float] = {
+        "staleness_mean": sum(ages.values()) / len(ages),
+        "staleness_max": max(ages.values()),
+        "zero_variance_fraction": fmean(any(each.drop_reason == ZERO_VARIANCE for each in group.trajectories) for group in groups),
+    }
     learner_logprobs: dict[tuple[str, int], tuple[float, ...]] = {}
     if batch:
         with run.ledger.work("learner"):

@@ -63,9 +63,9 @@ async def sweep_sizes(run: Run, stage: str, traces: Sequence[SftRow]) -> int:
 
 
 async def _train_size(run: Run, stage: str, traces: Sequence[SftRow]) -> SizeResult:
-    part = f"size{len(traces)}"
-    num_steps = await train_on(run, stage, traces, part=part)
-    figures = await validate(run, stage, num_steps, part=part, facts={"sft_size": len(traces)})
+    part, facts = f"size{len(traces)}", {"sft_size": len(traces)}
+    num_steps = await train_on(run, stage, traces, part=part, facts=facts)
+    figures = await validate(run, stage, num_steps, part=part, facts=facts)
     return SizeResult(len(traces), num_steps, run.policy_version, figures)
 
 
@@ -74,7 +74,8 @@ async def _bring_back(run: Run, stage: str, folder: Path, best: SizeResult) -> N
     settings = StageSettings(model_path=str(folder), learning_rate=run.recipe.sft.learning_rate, num_optimizer_steps=1, stage=stage)
     with run.ledger.work("learner"):
         await run.actors.learner.start_stage(settings)
-    run.recorder.metrics(stage, best.num_steps, best.policy_version, await sync_weights(run, policy_version=best.policy_version))
+    sync = await sync_weights(run, policy_version=best.policy_version)
+    run.recorder.metrics(stage, best.num_steps, best.policy_version, {"sft_size": best.num_traces, **sync})
 
 
 def nested_subset(traces: Sequence[SftRow], num_traces: int, seed: int) -> list[SftRow]:

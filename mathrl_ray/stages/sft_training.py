@@ -4,7 +4,7 @@ Called by sft.py and sft_sweep.py. Knows nothing of where the traces come from.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mathrl_ray.core.sampling import epoch_order
@@ -18,7 +18,7 @@ from mathrl_ray.recipe_checks import num_sft_steps
 from mathrl_ray.types import SftExample
 
 
-async def train_on(run: Run, stage: str, traces: Sequence[SftRow], *, part: str = "") -> int:
+async def train_on(run: Run, stage: str, traces: Sequence[SftRow], *, part: str = "", facts: Mapping[str, float] | None = None) -> int:
     """Train the start model on traces; afterwards the generators hold the result. Returns the number of steps.
 
     Args:
@@ -26,39 +26,41 @@ async def train_on(run: Run, stage: str, traces: Sequence[SftRow], *, part: str 
         stage: its name.
         traces: what is learned, `sft.epochs` times.
         part: names one of several trainings of the stage; its caller validates the last step itself.
+        facts: more numbers for every row of metrics, to tell such trainings apart there.
     """
+    facts = facts or {}
     settings = run.recipe.sft
     num_steps = num_sft_steps(settings, len(traces))
     plan = f"{len(traces)} traces, {num_steps} steps of {settings.batch_size}"
     run.console.begin_stage(stage, f"{part}: {plan}" if part else plan)
-    await begin_stage(run, stage, learning_rate=settings.learning_rate, num_optimizer_steps=num_steps)
+    await begin_stage(run, stage, learning_rate=settings.learning_rate, num_optimizer_steps=num_steps, part=part, facts=facts)
     published_step, step = 0, 0
     with prefetched(run, sft_batches(run, traces)) as batches:
         async for batch in batches:
             step += 1
-            await _step(run, stage, step, num_steps, batch, batches.last_wait_s)
+            await _step(run, stage, step, num_steps, batch, {**facts, "data_wait_s": batches.last_wait_s})
             if is_validation_step(run, step) and not (part and step == num_steps):
-                published_step = await _publish(run, stage, step)
-                figures = await validate(run, stage, step, part=part)
+                published_step = await _publish(run, stage, step, facts)
+                figures = await validate(run, stage, step, part=part, facts=facts)
                 run.console.say(f"{stage} step {step}: validation {accuracy_text(figures)}")
     assert step == num_steps, (step, num_steps)
     if published_step < num_steps:
-        await _publish(run, stage, num_steps)
+        await _publish(run, stage, num_steps, facts)
     return num_steps
 
 
-async def _step(run: Run, stage: str, step: int, num_steps: int, batch: list[SftExample], data_wait_s: float) -> None:
+async def _step(run: Run, stage: str, step: int, num_steps: int, batch: list[SftExample], facts: Mapping[str, float]) -> None:
     with run.ledger.work("learner"):
         metrics = await run.actors.learner.train_sft(batch)
     run.ledger.optimizer_steps += 1 - int(metrics.get("skipped_updates", 0))
-    run.recorder.metrics(stage, step, run.policy_version, {**metrics, "data_wait_s": data_wait_s, **run.ledger.lap()})
+    run.recorder.metrics(stage, step, run.policy_version, {**facts, **metrics, **run.ledger.lap()})
     run.console.step(stage, step, num_steps, {"loss": metrics["loss"], "entropy": metrics["entropy_nats"]})
 
 
-async def _publish(run: Run, stage: str, step: int) -> int:
+async def _publish(run: Run, stage: str, step: int, facts: Mapping[str, float]) -> int:
     """Give the generators the present weights; returns the step."""
     sync = await sync_weights(run, policy_version=run.policy_version + 1)
-    run.recorder.metrics(stage, step, run.policy_version, sync)
+    run.recorder.metrics(stage, step, run.policy_version, {**facts, **sync})
     return step
 
 

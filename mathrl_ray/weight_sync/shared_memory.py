@@ -31,8 +31,13 @@ class SharedMemoryBlock:
         self._entries = tuple(_layout(tensors, dtype))
         size = self._entries[-1].offset_bytes + _num_bytes(self._entries[-1])
         handle, self.path = tempfile.mkstemp(prefix="mathrl-weights-", dir=folder)  # mode 0600
-        os.posix_fallocate(handle, 0, size)  # an overfull /dev/shm is an error here, not a SIGBUS while writing
-        os.close(handle)
+        try:
+            os.posix_fallocate(handle, 0, size)  # an overfull /dev/shm is an error here, not a SIGBUS while writing
+        except OSError:
+            self.close()
+            raise
+        finally:
+            os.close(handle)
         self._bytes = torch.from_file(self.path, shared=True, size=size, dtype=torch.uint8)
 
     def write(self, tensors: Iterable[tuple[str, torch.Tensor]], policy_version: int) -> WeightManifest:

@@ -91,6 +91,24 @@ def test_behaviour_34_metrics_recomputed_from_the_trajectories_are_those_that_we
             assert sum(len(t["response_ids"]) for t in trajectories) / 32 == pytest.approx(row["response_tokens_mean"])
 
 
+def test_behaviour_16_each_step_logs_what_tells_how_training_goes(study):
+    folder, _, _ = study
+    steps = [row for row in metrics(folder) if row["stage"] == "grpo" and "reward_mean" in row]
+    assert [row["step"] for row in steps] == [1, 2]
+    always = {
+        "reward_mean", "format_reward_mean", "answer_reward_mean", "response_tokens_mean", "truncated_fraction", "zero_variance_fraction",
+        "staleness_mean", "staleness_max",
+    }  # fmt: skip
+    where_trained = {"loss", "grad_norm", "learning_rate", "entropy_nats", "clip_fraction", "importance_ratio_mean", "mismatch_kl"}
+    for row in steps:
+        trajectories = pq.read_table(folder / "trajectories" / f"grpo-{row['step']}.parquet").to_pylist()
+        dropped = {t["group_id"] for t in trajectories if t["drop_reason"] == "zero_variance"}
+        assert always <= row.keys()
+        assert row["zero_variance_fraction"] == pytest.approx(len(dropped) / 8)
+        assert row["truncated_fraction"] == pytest.approx(sum(t["finish_reason"] == "length" for t in trajectories) / 32)
+        assert (where_trained <= row.keys()) == (len(dropped) < 8)
+
+
 def test_generator_and_learner_agree_after_every_sync_of_the_run(study):
     folder, _, _ = study
     rows = metrics(folder)

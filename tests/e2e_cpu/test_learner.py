@@ -73,6 +73,46 @@ def test_adapters_train_alone_and_are_published_and_saved_merged(begin, start_mo
         torch.testing.assert_close(own, expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("learner", [{"zero_stage": 1, "offload": "optimizer"}, {"zero_stage": 3, "offload": "all", "lora_rank": 4}])
+def test_what_lies_in_host_memory_trains_publishes_and_saves_the_same(begin, tmp_path, learner):
+    plain = {key: value for key, value in learner.items() if key == "lora_rank"}
+    results = []
+    for keys in (plain, learner):
+        each = begin(learner=keys)
+        each.train_policy(BATCH, SAMPLING)
+        results.append(published(each, 1))
+        each.save(str(tmp_path / f"saved-{len(results)}"))
+        saved = AutoModelForCausalLM.from_pretrained(tmp_path / f"saved-{len(results)}")
+        assert all(torch.equal(results[-1][name], parameter) for name, parameter in saved.named_parameters())
+    for name in results[0]:
+        # Adam's first step is the rate, 1e-2, whatever the gradient's size, so rounding shows where it is tiny.
+        torch.testing.assert_close(results[1][name], results[0][name], atol=1e-4, rtol=0)
+
+
+def test_adapters_of_a_model_that_keeps_its_weights_transposed_are_merged_as_they_work():
+    from peft import LoraConfig, get_peft_model
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from mathrl_ray.actors.deepspeed_engine import _merged, _named_weights
+
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(n_embd=12, n_layer=1, n_head=2, vocab_size=11, n_positions=8)).eval()
+    wrapped = get_peft_model(model, LoraConfig(r=2, lora_alpha=4, target_modules=["c_attn"], fan_in_fan_out=True)).eval()
+    torch.nn.init.normal_(wrapped.base_model.model.transformer.h[0].attn.c_attn.lora_B["default"].weight)
+    ids = torch.arange(8)[None]
+    expected = wrapped(ids).logits
+    weights = {name: _merged(weight.detach(), adapter) for name, weight, adapter in _named_weights(wrapped)}
+    fresh = GPT2LMHeadModel(model.config).eval()
+    fresh.load_state_dict(weights, strict=False)  # the tied head is not in the list
+    torch.testing.assert_close(fresh(ids).logits, expected, atol=1e-5, rtol=0)
+
+
+def test_minibatches_that_do_not_divide_the_rows_are_as_many_and_nearly_even(begin):
+    learner = begin(grpo={"minibatches": 4, "prompts_per_step": 4, "group_size": 4})
+    assert [len(rows) for rows in learner._minibatches(5)] == [1, 1, 2, 1]
+    assert [len(rows) for rows in learner._minibatches(2)] == [1, 1]
+
+
 def count_passes(monkeypatch):
     """How many passes without and with a gradient were asked for."""
     counts = {"without": 0, "with": 0}
@@ -201,6 +241,50 @@ def test_a_loss_of_ones_own_is_trained_and_its_outputs_are_logged(begin, tmp_pat
     assert metrics["num_micro_batches"] > 1
     assert metrics["age_mean"] == pytest.approx(3)  # version 3 trains what version 0 sampled
     assert metrics["rows"] == pytest.approx(1)
+
+
+def test_an_own_loss_may_hold_an_entropy_bonus(begin, tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(
+        "import torch\n"
+        "def bonus(batch, by=0.0):\n"
+        "    per_token = -batch.learner_logprobs * batch.advantages - by * batch.entropy\n"
+        "    return torch.where(batch.mask, per_token, 0.0).sum() / batch.num_tokens\n"
+    )
+    own = {"function": f"{path}:bonus"}
+    learners = [begin(loss={**own, "kwargs": {"by": by}}) for by in (0.0, 0.5)]
+    norms = [learner.train_policy(BATCH, SAMPLING).metrics["grad_norm"] for learner in learners]
+    assert abs(norms[0] - norms[1]) > 1e-3 * norms[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return batch.learner_logprobs", r"loss.function: the loss has the shape .*check-loss"),
+        ("return None", r"loss.function: the function gave a NoneType"),
+        ("return batch.learner_logprobs.detach().sum()", r"loss.function: the loss carries no gradient"),
+        ("raise KeyError('odd')", r"loss.function raised KeyError: 'odd'"),
+    ],
+)
+def test_faults_of_an_own_loss_are_told_by_its_key(begin, tmp_path, body, message):
+    path = tmp_path / "own.py"
+    path.write_text(f"def mine(batch):\n    {body}\n")
+    learner = begin(loss={"function": f"{path}:mine"})
+    with pytest.raises(RecipeError, match=message):
+        learner.train_policy(BATCH, SAMPLING)
+
+
+def test_a_metric_that_comes_only_sometimes_is_logged_where_it_came(begin, tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(
+        "import torch\n"
+        "from mathrl_ray.core.loss_batch import LossResult\n"
+        "def mine(batch):\n"
+        "    loss = torch.where(batch.mask, -batch.learner_logprobs * batch.advantages, 0.0).sum() / batch.num_tokens\n"
+        "    return LossResult(loss, {'wide': torch.ones(())} if batch.mask.shape[1] > 40 else {})\n"
+    )
+    learner = begin(loss={"function": f"{path}:mine"}, learner={"micro_batch_tokens": 512})
+    assert learner.train_policy(BATCH, SAMPLING).metrics["wide"] >= 1
 
 
 def test_a_loss_that_is_not_there_is_refused_with_those_that_are(begin, tmp_path):

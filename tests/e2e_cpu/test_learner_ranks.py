@@ -76,7 +76,9 @@ def test_behaviour_15_a_loss_or_gradient_that_is_no_number_changes_no_weight_on_
     variants = [
         {"name": "float32", "dtype": "float32", "zero_stage": 1},
         {"name": "bfloat16", "dtype": "bfloat16", "zero_stage": 1},
-        {"name": "divided", "dtype": "bfloat16", "zero_stage": 3},
+        {"name": "divided gradients", "dtype": "float32", "zero_stage": 2},
+        {"name": "divided weights", "dtype": "float32", "zero_stage": 3},
+        {"name": "all", "dtype": "bfloat16", "zero_stage": 3},
     ]
     results = run_ranks(tmp_path, num_ranks, start_model, what="skipping", variants=variants)
     for name, result in results.items():

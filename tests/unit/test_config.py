@@ -3,7 +3,7 @@ from typing import get_args
 
 import pytest
 
-from mathrl_ray.config import GrpoSection, LossSection, Recipe, RecipeError
+from mathrl_ray.config import GrpoSection, LearnerSection, LossSection, Recipe, RecipeError, SftSection
 from mathrl_ray.methods import Method
 from mathrl_ray.recipe_checks import check_stage_settings, num_sft_steps
 from mathrl_ray.recipe_file import check_local_paths, known_keys, load_recipe
@@ -130,6 +130,16 @@ def test_a_missing_data_file_is_named_with_its_key(recipe_at):
         check_local_paths(recipe_at('[data]\ntest = "absent.jsonl"'), ["baseline"])
 
 
+@pytest.mark.parametrize("section", ["loss", "advantage"])
+@pytest.mark.parametrize("spec", ["mine.py", "mine", "mine.py:", "mine.py:a-b"])
+def test_a_function_without_its_name_is_refused_by_check_with_the_form(recipe_at, tmp_path, section, spec):
+    (tmp_path / "mine.py").write_text("def right(batch): ...")
+    recipe = recipe_at("", f"{section}.function={spec}")
+    with pytest.raises(RecipeError, match=rf"{section}\.function = .*: give module:function or path/file\.py:function"):
+        check_local_paths(recipe, ["grpo"])
+    assert check_local_paths(recipe_at("", f"{section}.function=mine.py:right"), ["grpo"]) == []
+
+
 def test_a_resolved_recipe_can_be_read_again(recipe_at):
     import tomli_w
 
@@ -137,6 +147,53 @@ def test_a_resolved_recipe_can_be_read_again(recipe_at):
     text = tomli_w.dumps(recipe.model_dump(mode="json"))
     assert recipe_at(text, name="again.toml").model_dump() == recipe.model_dump()
     assert set(tomllib.loads(text)) == set(Recipe.model_fields)
+
+
+def written_out(recipe):
+    import tomli_w
+
+    return tomli_w.dumps(recipe.model_dump(mode="json"))
+
+
+def test_a_run_can_be_repeated_with_another_method_but_for_what_was_chosen_or_is_overridden(recipe_at):
+    text = written_out(recipe_at("[grpo]\nloss = 'dapo'\n[loss]\nclip_high = 0.5"))
+    recipe = recipe_at(text, "grpo.loss=dr_grpo", "advantage.overlong_fraction=0.1")
+    assert (recipe.loss.surrogate, recipe.loss.aggregation) == ("clip", "constant")
+    assert recipe.loss.clip_high == 0.5  # which is not what dapo had set
+    assert (recipe.advantage.divide_by_std, recipe.advantage.overlong_fraction) == (False, 0.1)
+    # what is overridden counts as named, even where it is what the old method had set
+    assert recipe_at(text, "grpo.loss=dr_grpo", "loss.aggregation=token").loss.aggregation == "token"
+
+
+def test_a_run_can_be_repeated_with_another_learning_rate_but_for_the_stage_that_has_its_own(recipe_at):
+    text = written_out(recipe_at("[learner]\nlearning_rate = 1e-5\n[sft]\nlearning_rate = 2e-5"))
+    recipe = recipe_at(text, "learner.learning_rate=3e-5")
+    assert (recipe.sft.learning_rate, recipe.grpo.learning_rate) == (2e-5, 3e-5)
+    recipe = recipe_at(written_out(recipe_at()), "learner.learning_rate=3e-5", "grpo.learning_rate=4e-5")
+    assert (recipe.sft.learning_rate, recipe.grpo.learning_rate) == (3e-5, 4e-5)
+
+
+def test_a_stages_rate_stays_where_the_file_does_not_name_the_learners(recipe_at):
+    assert recipe_at("[sft]\nlearning_rate = 5e-4", "learner.learning_rate=3e-5").sft.learning_rate == 5e-4
+
+
+def test_a_run_can_be_repeated_with_another_prompt_but_for_evaluations_that_were_chosen(recipe_at):
+    text = written_out(recipe_at())
+    assert recipe_at(text, "data.prompt=chat").eval.prompts == ["chat"]
+    assert recipe_at(text, "data.prompt=chat", 'eval.prompts=["r1_zero"]').eval.prompts == ["r1_zero"]
+    text = written_out(recipe_at('[eval]\nprompts = ["r1_zero", "question_only"]'))
+    assert recipe_at(text, "data.prompt=chat").eval.prompts == ["r1_zero", "question_only"]
+
+
+@pytest.mark.parametrize("section", ["learner", "sft", "grpo", "data", "loss"])
+def test_a_value_in_a_sections_place_is_refused_with_the_form(recipe_at, section):
+    with pytest.raises(RecipeError, match=rf"{section} = 3: {section} is a section: write \[{section}\]"):
+        recipe_at(f"{section} = 3")
+
+
+def test_a_value_in_a_stages_place_is_refused_beside_a_learning_rate(recipe_at):
+    with pytest.raises(RecipeError, match="sft = 3: sft is a section"):
+        recipe_at("sft = 3\n[learner]\nlearning_rate = 1e-3", "learner.learning_rate=1e-4")
 
 
 def test_known_keys_hold_the_fixed_ones():
@@ -165,6 +222,11 @@ def test_a_key_that_the_recipe_names_wins_over_the_method(recipe_at):
     assert recipe_at("[grpo]\nloss = 'dapo'\n[loss]\nclip_high = 0.2").loss.clip_high == 0.2
 
 
+def test_a_learner_made_in_python_gives_the_stages_its_rate():
+    recipe = Recipe(learner=LearnerSection(learning_rate=1e-5), sft=SftSection(learning_rate=2e-5))
+    assert (recipe.sft.learning_rate, recipe.grpo.learning_rate) == (2e-5, 1e-5)
+
+
 def test_sections_made_in_python_are_read_as_a_file_is():
     recipe = Recipe(grpo=GrpoSection(loss="dr_grpo"), loss=LossSection(clip_high=0.5))
     assert (recipe.loss.surrogate, recipe.loss.aggregation, recipe.loss.clip_high) == ("clip", "constant", 0.5)
@@ -177,8 +239,10 @@ def test_every_method_written_out_and_read_back_is_the_same(recipe_at, method):
     recipe = recipe_at(f"[grpo]\nloss = '{method}'\n[loss]\nfunction = 'a:b'\nkwargs = {{ power = 0.5 }}\n[advantage]\nepsilon = 1e-3")
     text = tomli_w.dumps(recipe.model_dump(mode="json"))
     assert recipe_at(text).model_dump() == recipe.model_dump()
-    # and changed to another method, what was written out still counts as named
-    assert recipe_at(text, "grpo.loss=cispo").loss == recipe.loss
+    # and changed to another method, it is what the first recipe would have been with that one
+    changed = recipe_at(text, "grpo.loss=cispo")
+    first = "[loss]\nfunction = 'a:b'\nkwargs = { power = 0.5 }\n[advantage]\nepsilon = 1e-3"
+    assert changed.model_dump() == recipe_at(first, "grpo.loss=cispo").model_dump()
 
 
 def test_an_unknown_method_lists_the_known_ones(recipe_at):

@@ -103,3 +103,20 @@ def test_a_recipes_own_functions_are_loaded_by_section_with_their_arguments(sour
 def test_a_function_that_a_recipe_names_in_vain_is_told_with_its_key(source):
     with pytest.raises(RecipeError, match=r"advantage\.function = .*has no function absent"):
         own_functions(Recipe.model_validate({"advantage": {"function": f"{source}:absent"}}))
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("clipped", {"limits": 1}, r"loss\.kwargs = \{'limits': 1\} does not fit clipped\(value, limit=2\.0\): .*unexpected .*'limits'"),
+        ("clipped", {"value": 1}, r"multiple values for argument 'value'"),
+        ("scaled", {}, r"loss\.kwargs = \{\} does not fit scaled\(value, \*, by\): missing a required .*'by'"),
+    ],
+)
+def test_keyword_arguments_that_do_not_fit_are_refused_with_the_parameters(source, name, kwargs, message):
+    with pytest.raises(RecipeError, match=message):
+        load_function(f"{source}:{name}", key="loss.function", kwargs=kwargs)
+
+
+def test_a_builtin_that_does_not_tell_its_parameters_is_loaded_with_any_arguments():
+    assert load_function("builtins:max", key="loss.function", kwargs={"default": 3})([]) == 3

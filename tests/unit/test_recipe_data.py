@@ -90,7 +90,9 @@ def test_a_resolved_recipe_with_all_of_it_can_be_read_again(recipe_at, tmp_path)
         ("[sft]\nsizes = [128, 8]\nbatch_size = 16", r"sft\.sizes holds 8, less than sft\.batch_size = 16"),
         ("[sft]\nsizes = [128, 1024]", r"sft\.sizes holds 1024, and sft\.num_examples = 512 .* raise the latter to 1024"),
         ('[sft]\nsizes = [128, "all", 128]', "names a size twice"),
-        ('[sft]\nsizes = ["most"]', r"sft\.sizes"),
+        ('[sft]\nsizes = ["al"]', r"(?s)^(?!.*(constrained|literal|None)).*sft\.sizes = \['al'\]: a list is wanted, of numbers of traces"),
+        ("[sft]\nsizes = [0]", r'sft\.sizes = \[0\]: a list is wanted, .*each at least 1\) and "all"'),
+        ('[sft]\nsizes = "all"', r"sft\.sizes = 'all': a list is wanted"),
         ('[sft]\nkeep = "good"', r"sft\.keep = 'good'"),
         ("[sft]\nbest_fraction = 0", r"sft\.best_fraction = 0"),
         ('[eval]\nprompts = ["chat", "chat"]', "names one twice"),
@@ -110,6 +112,24 @@ def test_a_warm_up_is_compared_with_the_smallest_size_of_a_sweep(recipe_at):
     with pytest.raises(RecipeError, match=r"smallest of sft\.sizes x sft\.epochs / sft\.batch_size = 8 optimizer steps"):
         check_stage_settings(recipe, ["sft"])
     check_stage_settings(recipe_at('[sft]\nsizes = [512, "all", 128]\n[learner]\nwarmup_steps = 7'), ["sft"])
+
+
+def test_a_warm_up_is_compared_with_the_most_that_sft_filtered_can_learn_from(recipe_at):
+    # 64 traces in batches of 16 are 4 steps, twice
+    recipe = recipe_at("[sft]\nnum_examples = 64\nepochs = 2\n[learner]\nwarmup_steps = 8")
+    with pytest.raises(RecipeError, match=r"the sft_filtered stage \(at most sft\.num_examples x .* = 8 optimizer steps"):
+        check_stage_settings(recipe, ["sft_filtered"])
+    check_stage_settings(recipe_at("[sft]\nnum_examples = 64\nepochs = 2\n[learner]\nwarmup_steps = 7"), ["sft_filtered"])
+    # with sizes, all traces of a file are read, and how many that is --check does not know
+    sizes = '[sft]\nnum_examples = 64\nsizes = [512]\ntraces = "x.jsonl"\n[learner]\nwarmup_steps = 8'
+    check_stage_settings(recipe_at(sizes), ["sft_filtered"])
+
+
+def test_a_misspelt_prompt_is_told_under_the_key_and_as_the_word_that_were_written(recipe_at):
+    with pytest.raises(RecipeError, match=r"^data\.prompt = r1zero: neither r1_zero, question_only, chat"):
+        check_local_paths(recipe_at("", "data.prompt=r1zero"), ["baseline"])
+    with pytest.raises(RecipeError, match=r"^eval\.prompts = chatt: neither"):
+        check_local_paths(recipe_at("", 'eval.prompts=["chatt"]'), ["baseline"])
 
 
 def test_sft_filtered_is_a_stage_of_a_study_and_none_of_the_default_ones(recipe_at):

@@ -12,7 +12,7 @@ from mathrl_ray.core.loss_check import check_loss
 from mathrl_ray.core.losses import policy_loss
 from mathrl_ray.methods import Method, method_settings
 
-TRIES = ["result", "sign", "detach", "gradient", "micro-batches", "mask", "NaN safety"]
+TRIES = ["result", "sign", "detach", "gradient", "micro-batches", "mask", "NaN safety", "reference"]
 KEYS = [
     {},
     {"correction": "truncated", "kl_coefficient": 0.1, "entropy_coefficient": 0.01},
@@ -149,3 +149,14 @@ def test_a_check_takes_no_more_than_seconds():
     began = time.monotonic()
     check_loss(lambda batch: token_mean(batch, -batch.advantages * batch.learner_logprobs))
     assert time.monotonic() - began < 10  # a bound against endless work on a shared machine; it takes 0.1 s
+
+
+def test_a_loss_that_reads_the_reference_model_is_told_which_key_loads_it():
+    def towards_the_reference(batch):
+        penalty = (batch.learner_logprobs - batch.reference_logprobs).square() / 2
+        per_token = -batch.learner_logprobs * batch.advantages + 0.1 * penalty
+        return torch.where(batch.mask, per_token, 0.0).sum() / batch.num_tokens
+
+    (finding,) = (found for found in check_loss(towards_the_reference) if found.verdict != "ok")
+    assert (finding.name, finding.verdict) == ("reference", "note")
+    assert "loss.kl_coefficient above 0" in finding.text

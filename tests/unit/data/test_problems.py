@@ -55,6 +55,13 @@ def test_behaviour_29_bad_rows_are_named_by_line_and_the_key_by_name(write):
     assert all(fault in message for fault in ("line 2: problem is empty", "line 3: gold is empty", "line 4: gold is empty"))
 
 
+def test_a_bad_row_is_named_by_its_id_too_where_it_has_one(write):
+    rows = [{"problem": "a", "answer": "1", "id": "gsm8k/train/7"}, {"problem": "b", "answer": "", "id": "gsm8k/train/8"}]
+    path = write(*rows, {"problem": "c", "answer": ""})
+    with pytest.raises(DataError, match=r"\n  line 2 \(id gsm8k/train/8\): gold is empty\n  line 3: gold is empty\n"):
+        load_problems(path)
+
+
 def test_a_malformed_line_is_shown(write):
     with pytest.raises(DataError, match=r'line 2: no JSON .*: \{"problem": "b"'):
         load_problems(write({"problem": "a", "answer": "1"}, '{"problem": "b"'))
@@ -108,6 +115,31 @@ def test_columns_are_mapped_by_the_recipe(write):
         load_problems(write({"problem": "a", "aim": "1"}), columns={"gold": "goal"})
     with pytest.raises(DataError, match="golt is no field of a problem"):
         load_problems(write({"problem": "a", "aim": "1"}), columns={"golt": "aim"})
+
+
+def test_columns_of_ones_own_train_data_fit_a_test_set_with_common_names_and_the_person_hears_it(write):
+    columns = {"problem": "task", "gold": "aim"}
+
+    def problems(key, row):
+        return read_problems(write(row), key=key, columns=columns, bad_rows="refuse", default_split="train")
+
+    (own,), silent = problems("data.train", {"task": "1+1?", "aim": "2", "problem": "no", "answer": "no"})
+    assert (own.problem, own.gold, silent) == ("1+1?", "2", [])
+    (gsm8k,), remarks = problems("data.test", {"question": "2+2?", "answer": "so\n#### 4"})
+    assert (gsm8k.problem, gsm8k.gold) == ("2+2?", "4")
+    assert remarks == [
+        "data.test: it has no column task, which data.columns names for problem; question is used",
+        "data.test: it has no column aim, which data.columns names for gold; answer is used",
+    ]
+    (boxed,), remarks = problems("data.test", {"problem": "3+3?", "solution": "so \\boxed{6}"})
+    assert boxed.gold == "6"
+    assert "for gold; the box in solutions is used" in remarks[1]
+
+
+def test_a_mapped_column_is_refused_where_no_common_name_stands_in(write):
+    for columns in ({"gold": "aim"}, {"level": "hardness"}):
+        with pytest.raises(DataError, match=r"data\.columns names (aim|hardness), which .*set\.jsonl \(data\.test\) does not have, nor a"):
+            load_problems(write({"problem": "a", "goal": "1"} if "gold" in columns else {"problem": "a", "answer": "1"}), columns=columns)
 
 
 @pytest.mark.parametrize(("name", "message"), [("absent.jsonl", "no such file"), ("set.csv", "suffix '.csv' is not known")])

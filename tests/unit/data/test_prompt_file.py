@@ -32,6 +32,11 @@ def test_a_runs_prompts_are_found_by_the_recipes_word():
     assert {word: prompt.name for word, prompt in prompts.items()} == {name: name for name in ("r1_zero", "question_only", "chat")}
 
 
+def test_a_word_for_training_that_evaluations_took_over_is_told_under_data_prompt():
+    with pytest.raises(RecipeError, match=r"^data\.prompt = r1zero"):
+        load_prompts("/recipes/r1zero", ["/recipes/r1zero"])
+
+
 def test_two_files_of_one_name_are_refused_since_their_results_would_meet(tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()

@@ -68,6 +68,13 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
         read_rows(f"{tmp_path}/absent#test", key="data.train", default_split="train")
 
 
+def test_a_suffix_in_capitals_is_the_same_suffix(tmp_path):
+    (tmp_path / "SET.JSONL").write_text('{"problem": "1+1?"}')
+    pq.write_table(pa.table({"problem": ["1+1?"]}), tmp_path / "SET.Parquet")
+    for name in ("SET.JSONL", "SET.Parquet"):
+        assert read_rows(str(tmp_path / name), key="data.train", default_split="train").numbered == [(1, {"problem": "1+1?"})]
+
+
 def test_a_word_of_no_known_form_is_refused():
     with pytest.raises(RecipeError, match=r"NAME\[:CONFIG\]"):
         read_rows("#test", key="data.train", default_split="train")

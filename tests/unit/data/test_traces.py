@@ -30,6 +30,8 @@ def test_a5s_sft_rows_open_as_they_are(write):
 def test_a_trace_without_a_response_is_named_by_line(write):
     with pytest.raises(DataError, match=r"sft\.traces = .*\n  line 2: response is empty"):
         load_traces(write({"prompt": "a", "response": "b"}, {"prompt": "a", "response": ""}))
+    with pytest.raises(DataError, match=r"line 1 \(id t/7\): prompt is empty"):
+        load_traces(write({"prompt": "", "response": "b", "id": "t/7"}))
     with pytest.raises(DataError, match="no column response; found: prompt"):
         load_traces(write({"prompt": "a"}))
 

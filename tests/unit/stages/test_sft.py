@@ -31,6 +31,7 @@ class Learner(FakeLearner):
 
     async def start_stage(self, settings):
         self.weights = self.saved.get(Path(settings.model_path).name, 0)
+        self.diary.note("learner-0", "stage", settings.stage)
         await super().start_stage(settings)
 
     async def train_sft(self, batch):
@@ -240,7 +241,7 @@ def test_a_sweep_starts_each_size_anew_and_evaluates_and_saves_the_best_on_valid
     # right on 2, 5 and 3 of the 8 validation problems after 4, 8 and 12 traces
     run = run_with(made(12), skill={4: 2, 8: 5, 12: 3}, sft={"sizes": [4, "all", 8]})
     figures = asyncio.run(run_sft(run))
-    rows = [row for row in metrics_of(run) if "sft_size" in row]
+    rows = [row for row in metrics_of(run) if "validation_accuracy" in row]
     assert [(row["sft_size"], row["step"], row["validation_accuracy"]) for row in rows] == [(4, 1, 2 / 8), (8, 2, 5 / 8), (12, 3, 3 / 8)]
     assert [weights for _, _, (_, weights) in diary.of("weights")] == [0, 4, 0, 8, 0, 12, 8]  # each from 0; the best is brought back
     tested = [weights for _, _, (groups, weights) in diary.of("sampled") if groups[0].startswith("sft-evaluation")]
@@ -249,6 +250,29 @@ def test_a_sweep_starts_each_size_anew_and_evaluates_and_saves_the_best_on_valid
     assert run.actors.learner.saved["sft-2"] == 8
     shown = capsys.readouterr().out
     assert all(text in shown for text in ("8 validation problems", "62.5 %", "evaluated on test"))
+
+
+def test_every_row_of_a_sweep_says_which_size_it_is_of(run_with):
+    run = run_with(made(12), skill={4: 2, 8: 5, 12: 3}, sft={"sizes": [4, 8, 12]}, eval={"num_problems": 4, "validate_every": 1})
+    asyncio.run(run_sft(run))
+    rows = metrics_of(run)
+    assert [(row["sft_size"], row["step"]) for row in rows if "loss" in row] == [(4, 1), (8, 1), (8, 2), (12, 1), (12, 2), (12, 3)]
+    validated = [(row["sft_size"], row["step"]) for row in rows if "validation_accuracy" in row]
+    assert validated == [(4, 1), (8, 1), (8, 2), (12, 1), (12, 2), (12, 3)]
+    assert [row["sft_size"] for row in rows if "sync_s" in row] == [4, 4, 8, 8, 8, 12, 12, 12, 12, 8]  # the best is brought back
+    assert ["accuracy" in row for row in rows if "sft_size" not in row] == [True]  # the stage's figures
+
+
+def test_the_dumps_of_a_sweep_have_names_of_their_own(run_with, diary):
+    asyncio.run(run_sft(run_with(made(8), skill={4: 2, 8: 5}, sft={"sizes": [4, 8]})))
+    assert [stage for _, _, stage in diary.of("stage")] == ["sft-size4", "sft-size8"]
+
+
+def test_an_sft_of_one_size_has_the_stages_name_and_no_size(run_with, diary):
+    run = run_with(made(8))
+    asyncio.run(run_sft(run))
+    assert [stage for _, _, stage in diary.of("stage")] == ["sft"]
+    assert not [row for row in metrics_of(run) if "sft_size" in row]
 
 
 def test_the_best_is_not_brought_back_where_it_was_trained_last(run_with, diary):
