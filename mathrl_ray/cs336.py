@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from mathrl_ray.core.advantages import group_normalised
-from mathrl_ray.core.grading import Extraction, algebraic_verdict, extract, extract_boxed, quick_verdict
+from mathrl_ray.core.grading.extraction import Extraction, extract
+from mathrl_ray.core.grading.grade import algebraic_verdict, quick_verdict
 from mathrl_ray.core.logprobs import selected_log_probs, token_entropy
 from mathrl_ray.core.losses import grpo_clip_loss, policy_gradient_loss, response_only, sft_loss
 from mathrl_ray.core.tokenization import pad_batch, tokenize_apart
@@ -521,11 +522,11 @@ def question_only_reward_fn(response: str, ground_truth: GroundTruth, fast: bool
     >>> question_only_reward_fn(r"so it is \boxed{0.5}.", ["1/3", r"\frac{1}{2}"])
     {'format_reward': 1.0, 'answer_reward': 1.0, 'reward': 1.0}
     """
-    return _rewards(extract_boxed(response), ground_truth)
+    return _rewards(extract(response, "question_only"), ground_truth)
 
 
 def _rewards(extraction: Extraction, ground_truth: GroundTruth) -> dict[str, float]:
-    correct = any(_is_correct(extraction.answer_to_judge, gold) for gold in _gold_texts(ground_truth))
+    correct = extraction.format_ok and any(_is_correct(extraction.answer, gold) for gold in _gold_texts(ground_truth))
     return {"format_reward": float(extraction.format_ok), "answer_reward": float(correct), "reward": float(correct)}
 
 

@@ -116,6 +116,8 @@ class Grade:
     outcome: Outcome
     extracted_answer: str | None
     grading_s: float = 0.0
+    lenient_answer_correct: bool = False
+    """Whether the answer would be right if the format rule were waived: tells "format wrong, answer right" from "both wrong"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mathrl_ray.actors.grading_process import receive, send
-from mathrl_ray.core.grading import algebraic_verdict
+from mathrl_ray.core.grading.grade import algebraic_verdict, load
 
 _WATCH_INTERVAL_S = 0.02
 """How often the worker's memory is looked at; it was seen to grow by at most 0.4 GiB/s, so by 8 MiB between two looks."""
@@ -99,7 +99,7 @@ def main(limit_s: float, memory_bytes: int) -> None:
     """Answer the owner's items until the owner is gone."""
     owner = _take_over_the_channel()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the owner decides when this program ends
-    algebraic_verdict("0.5", r"\frac{1}{2}")  # loads math-verify, so that no worker has to
+    load()  # math-verify and sympy, so that no worker has to
     gc.freeze()  # else the worker's first collection copies all that it shares with this process
     worker = None
     try:

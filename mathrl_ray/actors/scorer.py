@@ -2,7 +2,7 @@
 
 Called by the driver and by evaluations through `Scorer` in interfaces.py; Ray wraps it at placement. Knows neither Ray nor math-verify.
 
-    request --core/grading.py, here, some 20 µs--> grade                  tags, empty and equal texts, whole numbers: most items
+    request --core/grading/, here, some 20 µs----> grade                  tags, empty and equal texts, whole numbers: most items
                      `--> a thread --> a grading process --> grade        the rest: math-verify, which may hang or fill the memory
 
 There is one thread a grading process, so the threads' queue is the only queue: an item waits until a process is free.
@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mathrl_ray.actors.grading_process import GradingProcess
-from mathrl_ray.core.grading import Extraction, extract, extract_boxed, pay, quick_verdict
+from mathrl_ray.core.grading.extraction import Extraction, extract
+from mathrl_ray.core.grading.grade import pay, quick_verdict
 from mathrl_ray.types import Grade, Outcome, ScoreRequest
 
 _SMALLEST_MEMORY_BYTES = 128 << 20
@@ -26,12 +27,16 @@ _ITEMS_BETWEEN_YIELDS = 256
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One request after the quick look; `outcome` is None where math-verify must say."""
+    """One request after the quick look; `verdict`, on the answer to judge, is None where math-verify must say."""
 
     extraction: Extraction
     gold: str
-    outcome: Outcome | None
+    verdict: Outcome | None
+    is_cut_off: bool
     grading_s: float
+
+    def paid(self, verdict: Outcome, grading_s: float) -> Grade:
+        return pay(self.extraction, verdict, grading_s, cut_off=self.is_cut_off)
 
 
 class Scorer:
@@ -89,9 +94,9 @@ class Scorer:
             items.append(_quick_look(request))
             if index % _ITEMS_BETWEEN_YIELDS == 0:
                 await asyncio.sleep(0)  # a batch of 10,000 must not hold the event loop for its 0.2 s
-        open_items = [item for item in items if item.outcome is None]
+        open_items = [item for item in items if item.verdict is None]
         verdicts = iter(await asyncio.gather(*(loop.run_in_executor(self._threads, self._grade, item) for item in open_items)))
-        return [pay(item.extraction, item.outcome, item.grading_s) if item.outcome else next(verdicts) for item in items]
+        return [item.paid(item.verdict, item.grading_s) if item.verdict else next(verdicts) for item in items]
 
     async def shutdown(self) -> None:
         """End the grading processes, after the items that are being graded (within their limit). Items that wait are cancelled."""
@@ -116,14 +121,12 @@ class Scorer:
         with self._free_process() as process:
             process.ready_channel()  # not part of this item's time
             started = time.perf_counter()
-            outcome = process.verdict(item.extraction.answer_to_judge or "", item.gold)
-        return pay(item.extraction, outcome, item.grading_s + time.perf_counter() - started)
+            verdict = process.verdict(item.extraction.answer_to_judge or "", item.gold)
+        return item.paid(verdict, item.grading_s + time.perf_counter() - started)
 
 
 def _quick_look(request: ScoreRequest) -> _Item:
     started = time.perf_counter()
-    extraction = extract(request.response) if request.style == "r1_zero" else extract_boxed(request.response)
-    outcome = quick_verdict(extraction.answer_to_judge, request.gold)
-    if outcome == "no_answer" and extraction.answer is None and request.finish_reason == "length":
-        outcome = "truncated"
-    return _Item(extraction, request.gold, outcome, time.perf_counter() - started)
+    extraction = extract(request.response, request.style)
+    verdict = quick_verdict(extraction.answer_to_judge, request.gold)
+    return _Item(extraction, request.gold, verdict, request.finish_reason == "length", time.perf_counter() - started)

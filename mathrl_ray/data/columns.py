@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mathrl_ray.core.boxed import last_boxed
+from mathrl_ray.core.grading.extraction import last_single_box
 from mathrl_ray.data.rows import DataError, Rows
 from mathrl_ray.types import Problem
 
@@ -71,14 +71,14 @@ def _is_unique(column: str, rows: Rows) -> bool:
 
 
 def _has_box(column: str, rows: Rows) -> bool:
-    return any(last_boxed(text(row.get(column))) for _, row in rows.numbered)
+    return any(last_single_box(text(row.get(column))) for _, row in rows.numbered)
 
 
 def problem_of(row: Mapping[str, Any], names: Mapping[str, str], default_id: str) -> Problem:
     """The row as a record; `names` is from `column_names`. An empty gold stays empty: the caller decides about bad rows."""
     values = {field: row.get(name) for field, name in names.items()}
     solution = text(values.get("solution"))
-    gold, working = gold_and_solution(text(values.get("gold"))) if "gold" in names else (last_boxed(solution) or "", "")
+    gold, working = gold_and_solution(text(values.get("gold"))) if "gold" in names else (last_single_box(solution) or "", "")
     used = set(names.values())
     return Problem(
         problem_id=text(values.get("problem_id")) or default_id,

@@ -14,23 +14,33 @@ import pytest
 
 from mathrl_ray.actors.grading_process import GradingProcess
 from mathrl_ray.actors.scorer import Scorer
-from mathrl_ray.core.grading import grade
+from mathrl_ray.core.grading.grade import grade
 from mathrl_ray.types import ScoreRequest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CASES = REPOSITORY.parent / "shared" / "data" / "grading_cases.jsonl"
 MEMORY_BYTES = 1 << 30
 
-# Each was seen to run for minutes: in sympy's evaluation, in its simplify, in math-verify's regular expressions.
+# Each was seen to run for longer than any limit here, in sympy's evaluation: the guards of the pure grader let them through.
 HANGS = [
+    (r"\prod_{k=1}^{9999} \sin k", "5"),
+    (r"\sum_{i=1}^{9999}\sum_{j=1}^{9999} \sin(ij)", "5"),
+    (r"\prod_{k=1}^{9999} (x+k)", "2"),
+    (r"\int_0^{9999} \sin(x^3)\cos(x^2) dx", r"\frac{1}{3}"),
+    (rf"\lfloor {'9' * 400}^{{999}}\pi\rfloor", "y"),
+]
+# Expanding it takes 15 MiB a second, and goes on.
+MEMORY_BOMB = (r"\int (x+1)^{999}(x+2)^{999} dx", "5")
+# These hang math-verify for minutes; the guards give an honest verdict at once.
+REFUSED_AT_ONCE = [
     ("9^{9^{9}}", "5"),
     ("(10^9)!", "5"),
     (r"\sum_{k=1}^{10^{12}} \frac{1}{k^3}", "2"),
+    (r"\binom{10^{9}}{10^{8}}", "2"),
     ("0." + "3" * 100_000, r"\frac{1}{3}"),
     ("(" * 3_000 + "x" + ")" * 3_000, "y"),
+    ("word " * 10_000, "5"),
 ]
-# Expanding the difference takes 0.2 GiB within a second and goes on.
-MEMORY_BOMB = ("(x+1)^{100000}", "(x+2)^{100000}")
 
 
 def asked(answer, gold):
@@ -96,7 +106,7 @@ def test_a_mixed_batch_comes_back_complete_and_in_order():
         (ScoreRequest(" so </think> <answer> </answer> and", "5", finish_reason="length"), "no_answer"),
         (asked("5", ""), "bad_gold"),
         (ScoreRequest("and so on, " * 5_000 + GOOD.response + "and so on, " * 5_000, GOOD.gold), "correct"),
-        (asked("word " * 10_000, "5"), "grader_timeout"),
+        (asked("word " * 10_000, "5"), "unparseable_answer"),
         (asked("\ud800 \x00 \n", "5"), "unparseable_answer"),
         (WRONG, "wrong"),
         (GOOD, "correct"),
@@ -126,6 +136,13 @@ def test_every_hanging_input_returns_within_the_limit_and_the_pool_keeps_its_cap
     assert len(workers) == 2
 
 
+def test_what_would_hang_math_verify_is_refused_before_it_is_computed():
+    started = time.monotonic()
+    grades = score([asked(*pair) for pair in REFUSED_AT_ONCE], limit_s=5.0)
+    assert [grade.outcome for grade in grades] == ["unparseable_answer"] * 7
+    assert time.monotonic() - started < 1 + 4  # seven parsings of some 20 ms each, and the start
+
+
 def test_a_slow_item_delays_the_others_by_no_more_than_the_limit():
     started = time.monotonic()
     grades = score([asked(*HANGS[1]), *[GOOD] * 20], limit_s=1.0)
@@ -133,15 +150,23 @@ def test_a_slow_item_delays_the_others_by_no_more_than_the_limit():
     assert time.monotonic() - started < 1.0 + 4.0  # the limit, and what a start and twenty gradings take on a busy machine
 
 
-def test_a_hanging_answer_in_broken_tags_is_not_even_looked_at():
+def test_a_hanging_answer_in_broken_tags_is_no_answer_and_not_a_time_out():
     without_space = ScoreRequest(f" so </think><answer> {HANGS[0][0]} </answer>", "5")
     (result,) = score([without_space], limit_s=0.3)
-    assert (result.outcome, result.format_reward, result.reward) == ("no_answer", 0.0, 0.0)
+    assert (result.outcome, result.format_reward, result.reward, result.lenient_answer_correct) == ("no_answer", 0.0, 0.0, False)
+
+
+def test_a_right_answer_in_broken_tags_is_told_from_a_wrong_one():
+    texts = [f" so </think><answer> {answer} </answer>" for answer in ("2/4", "3/4", r"\frac12")]
+    texts += [r" so it is \boxed{2/4}", " so it is 2/4"]
+    grades = score([ScoreRequest(text, r"\frac{1}{2}") for text in texts])
+    assert [grade.lenient_answer_correct for grade in grades] == [True, False, True, True, False]
+    assert {(grade.outcome, grade.reward) for grade in grades} == {("no_answer", 0.0)}
 
 
 def test_a_memory_bomb_costs_one_restart_and_its_own_grade_only():
     async def run():
-        async with running(limit_s=20.0, memory_bytes=160 << 20) as scorer:
+        async with running(limit_s=60.0, memory_bytes=128 << 20) as scorer:
             first = await scorer.score([GOOD])
             before = workers_of(os.getpid())
             return before, first + await scorer.score([asked(*MEMORY_BOMB), GOOD]), workers_of(os.getpid())
@@ -194,7 +219,7 @@ def test_an_item_that_leaves_much_memory_behind_does_not_cost_the_next_one_its_g
 
 
 def test_a_message_larger_than_any_buffer_on_its_way_arrives():
-    # 300,000 characters; Python reads no whole number of more than 4,300 digits, so it is unparseable
+    # 300,000 characters, which is longer than any answer: unparseable
     assert [grade.outcome for grade in score([asked("1" * 300_000 + "+x", "x")], limit_s=20.0)] == ["unparseable_answer"]
 
 
@@ -276,7 +301,7 @@ def test_nothing_is_left_after_shutdown_and_a_later_batch_is_refused():
 
 
 # A plain script, without a guard around its start: what it runs must not run twice. It hangs in the grading or waits after it.
-SCRIPT = """
+SCRIPT = r"""
 import asyncio, sys, time
 from mathrl_ray.actors.scorer import Scorer
 from mathrl_ray.types import ScoreRequest
@@ -287,7 +312,7 @@ async def main():
     grades = await scorer.score([ScoreRequest("</think> <answer> 2/4 </answer>", "1/2")])
     print(grades[0].outcome, flush=True)
     if sys.argv[1] == "busy":
-        await scorer.score([ScoreRequest("</think> <answer> (10^9)! </answer>", "5")] * 100)
+        await scorer.score([ScoreRequest(r"</think> <answer> \prod_{k=1}^{9999} \sin k </answer>", "5")] * 100)
     await asyncio.sleep(100)
 
 asyncio.run(main())

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mathrl_ray.core.boxed import last_boxed
+from mathrl_ray.core.grading.extraction import last_boxed
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 import asyncio
 import doctest
+import importlib
 import json
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -10,12 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from math_verify.errors import TimeoutException
 
 from mathrl_ray.core import grading
-from mathrl_ray.core.grading import Extraction, algebraic_verdict, extract, grade, normalise, pay, quick_verdict
+from mathrl_ray.core.grading.extraction import Extraction, extract
+from mathrl_ray.core.grading.grade import algebraic_verdict, grade, load, pay, quick_verdict
+from mathrl_ray.core.grading.spelling import normalise
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CASES = REPOSITORY.parent / "shared" / "data" / "grading_cases.jsonl"
@@ -27,8 +31,9 @@ def tagged(answer):
     return f" 2 and 3 make 5. </think> <answer> {answer} </answer>"
 
 
-def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(grading).failed == 0
+@pytest.mark.parametrize("file", [module.name for module in pkgutil.iter_modules(grading.__path__)])
+def test_the_examples_in_the_docstrings_hold(file):
+    assert doctest.testmod(importlib.import_module(f"mathrl_ray.core.grading.{file}")).failed == 0
 
 
 # The tag rule
@@ -68,7 +73,50 @@ def test_the_examples_in_the_docstrings_hold():
     ],
 )
 def test_the_tag_rule_and_the_last_complete_pair(response, format_ok, answer):
-    assert extract(response) == Extraction(format_ok, answer)
+    extraction = extract(response)
+    assert (extraction.format_ok, extraction.answer) == (format_ok, answer)
+
+
+@pytest.mark.parametrize(
+    ("response", "elsewhere"),
+    [
+        (" so </THINK> <ANSWER> 5 </ANSWER>", "5"),
+        (" so </think> <answer> 5 ", "5"),
+        (r" so it is \boxed{4} or rather \boxed{5}.", "5"),
+        (" so the answer is 5", "5"),
+        (" 2 + 3 = 5\n#### 5", "5"),
+        (" so it is 5", None),
+        ("", None),
+    ],
+)
+def test_without_a_complete_pair_the_answer_is_looked_for_elsewhere_but_not_taken_for_one(response, elsewhere):
+    assert extract(response) == Extraction(False, None, elsewhere)
+
+
+@pytest.mark.parametrize("style", ["question_only", "boxed"])
+@pytest.mark.parametrize(
+    ("response", "format_ok", "answer"),
+    [
+        (r"so it is $\boxed{5}$.", True, "5"),
+        (r"first \boxed{4}, and after a second look \boxed{5}", True, "5"),
+        (r"\boxed{\frac{1}{2}} cm", True, r"\frac{1}{2}"),
+        (r"the roots are $\boxed{3}$ and $\boxed{4}$", True, "3, 4"),
+        (r"\boxed 5 it is", True, "5"),
+        (r"\boxed{}", True, ""),
+        (r"\boxed{4}, no: \boxed{5", True, "4"),
+        (r"\boxed{5", False, None),
+        (" so </think> <answer> 5 </answer>", False, None),
+        ("", False, None),
+    ],
+)
+def test_the_styles_without_tags_take_the_last_box(style, response, format_ok, answer):
+    extraction = extract(response, style)
+    assert (extraction.format_ok, extraction.answer) == (format_ok, answer)
+
+
+def test_an_unknown_style_is_refused_by_name():
+    with pytest.raises(ValueError, match="style = 'box' is not known; r1_zero, question_only and boxed are"):
+        extract("5", "box")
 
 
 @given(no_tags, no_tags, st.sampled_from(["5", "", r"\frac{1}{2}"]))
@@ -80,7 +128,9 @@ def test_text_around_the_tags_changes_nothing(before, after, answer):
 def test_extraction_agrees_with_the_rule_spelled_out(response):
     _, literal, tail = response.rpartition("</think> <answer>")
     pairs = [part.split("</answer>")[0] for part in response.split("<answer>")[1:] if "</answer>" in part]
-    assert extract(response) == Extraction(bool(literal) and "</answer>" in tail, pairs[-1].strip() if pairs else None)
+    extraction = extract(response)
+    assert extraction.format_ok == (bool(literal) and "</answer>" in tail)
+    assert extraction.answer == (pairs[-1].strip() if pairs else None)
 
 
 # What the same answer may look like
@@ -192,6 +242,19 @@ def test_a_right_answer_that_breaks_the_tag_rule_earns_no_reward():
     result = grade(" 2 and 3 make 5. </think><answer> 5 </answer>", "5")
     assert (result.outcome, result.format_reward, result.answer_reward, result.reward) == ("no_answer", 0.0, 0.0, 0.0)
     assert result.extracted_answer == "5"
+    assert result.lenient_answer_correct
+
+
+@pytest.mark.parametrize(
+    ("response", "lenient"),
+    [(tagged("5"), True), (tagged("6"), False), ("</think><answer> 6 </answer>", False), (r"it is \boxed{5}", True), (tagged(""), False)],
+)
+def test_the_lenient_verdict_waives_the_format_and_nothing_else(response, lenient):
+    assert grade(response, "5").lenient_answer_correct is lenient
+
+
+def test_a_bad_gold_is_nobody_s_error_whatever_the_format():
+    assert {grade(response, "").outcome for response in (tagged("5"), "</think><answer> 5 </answer>", "it is 5")} == {"bad_gold"}
 
 
 def test_a_response_without_tags_earns_nothing():
@@ -203,13 +266,19 @@ def test_an_unreadable_gold_still_pays_the_same_text():
     assert grade(tagged(r"\{\}\{"), r"\{\}\{").reward == 1.0
 
 
-@given(st.booleans(), st.sampled_from(["correct", "wrong", "no_answer", "grader_timeout", "grader_error", "bad_gold", "truncated"]))
-def test_rewards_are_floats_and_only_a_correct_answer_in_its_tags_is_paid(format_ok, outcome):
-    assume(format_ok or outcome != "correct")  # without its tags an answer is never judged
-    result = pay(Extraction(format_ok, "5"), outcome)
+@given(st.booleans(), st.sampled_from(["correct", "wrong", "no_answer", "grader_timeout", "grader_error", "bad_gold"]))
+def test_rewards_are_floats_and_only_a_correct_answer_in_its_tags_is_paid(format_ok, verdict):
+    result = pay(Extraction(format_ok, "5"), verdict)
     assert [type(reward) for reward in (result.format_reward, result.answer_reward, result.reward)] == [float] * 3
     assert result.format_reward == format_ok
-    assert result.reward == result.answer_reward == (outcome == "correct")
+    assert result.reward == result.answer_reward == (format_ok and verdict == "correct")
+    assert result.lenient_answer_correct == (verdict == "correct")
+    assert result.outcome == (verdict if format_ok or verdict == "bad_gold" else "no_answer")
+
+
+@pytest.mark.parametrize(("answer", "outcome"), [(None, "truncated"), ("5", "no_answer")])
+def test_a_response_that_was_cut_off_before_its_answer_is_truncated(answer, outcome):
+    assert pay(Extraction(False, answer), "no_answer", cut_off=True).outcome == outcome
 
 
 JUNK = [
@@ -277,8 +346,7 @@ def test_the_verdicts_are_the_same_in_the_main_thread_in_a_thread_and_in_an_even
 
 # What may interrupt a grading. The signal is raised by a timer, so each input is one that is still being worked on then.
 
-READS_FOR_EVER = "(" * 3_000 + "x" + ")" * 3_000
-COMPARES_FOR_EVER = r"\sum_{k=1}^{10^{12}} \frac{1}{k^3}"
+COMPARES_FOR_EVER = r"\prod_{k=1}^{9999} \sin k"
 
 
 @pytest.fixture
@@ -300,11 +368,10 @@ def raise_in_main_thread_after():
     signal.signal(signal.SIGUSR1, previous[0])
 
 
-@pytest.mark.parametrize(("answer", "outcome"), [(READS_FOR_EVER, "unparseable_answer"), (COMPARES_FOR_EVER, "wrong")])
-def test_the_time_out_exception_of_math_verify_ends_in_an_outcome(raise_in_main_thread_after, answer, outcome):
-    grade(tagged("2/4"), "1/2")  # loads math-verify
+def test_the_time_out_exception_of_math_verify_ends_in_an_outcome(raise_in_main_thread_after):
+    load()
     raise_in_main_thread_after(0.7, TimeoutException())
-    assert grade(tagged(answer), "5").outcome == outcome
+    assert grade(tagged(COMPARES_FOR_EVER), "5").outcome == "wrong"
 
 
 @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
@@ -315,7 +382,7 @@ def test_what_ends_the_program_passes_through(raise_in_main_thread_after, except
 
 
 def test_importing_the_module_loads_neither_sympy_nor_math_verify():
-    program = "import sys, mathrl_ray.core.grading; assert not {'sympy', 'math_verify', 'torch'} & set(sys.modules)"
+    program = "import sys, mathrl_ray.core.grading.grade; assert not {'sympy', 'math_verify', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=REPOSITORY, timeout=60)
 
 

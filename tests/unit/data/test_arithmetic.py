@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mathrl_ray.core.grading import grade
+from mathrl_ray.core.grading.grade import grade
 from mathrl_ray.data.arithmetic import (
     NUM_SEQUENCES,
     TraceMix,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mathrl_ray.core.grading import grade
+from mathrl_ray.core.grading.grade import grade
 from mathrl_ray.core.prompts import render
 from mathrl_ray.data.arithmetic import TraceMix, make_problems, make_traces
 from mathrl_ray.data.tiny_model import BaseModelSettings, TrainingPhase, build_model, build_tokenizer, ensure_base_model

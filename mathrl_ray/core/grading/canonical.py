@@ -1,0 +1,176 @@
+r"""Canonical text: what people type, in the LaTeX that the readers understand.
+
+Called by reading.py with an answer or a gold that the quick verdict could not settle. Pure text; knows characters and commands, no
+mathematics. What it drops says nothing (spacing, fonts, delimiters); what it renames has one meaning (`≤`, `\leq`, `\leqslant`).
+"""
+
+import re
+import unicodedata
+
+from mathrl_ray.core.grading.extraction import last_boxed
+from mathrl_ray.core.grading.spelling import without_full_stop, without_thousands_commas
+
+DOLLAR = "\ufe69"
+r"""Stands for a dollar that is money, `\$`, once the dollars that mark mathematics are gone."""
+
+_SYMBOLS = {
+    **dict.fromkeys("\N{MINUS SIGN}\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{FIGURE DASH}\N{EN DASH}—﹣", "-"),
+    **dict.fromkeys("\N{MULTIPLICATION SIGN}✕", r" \times "),
+    **dict.fromkeys("·⋅∙•", r" \cdot "),
+    **dict.fromkeys("≤⩽≦", r" \le "),
+    **dict.fromkeys("≥⩾≧", r" \ge "),
+    **dict.fromkeys("≈≅≃", r" \approx "),
+    **dict.fromkeys("…⋯", r"\ldots "),
+    **dict.fromkeys("∅⌀", r"\emptyset "),
+    **dict.fromkeys("\N{DIVIDES}\N{FULLWIDTH VERTICAL LINE}", "|"),
+    **dict.fromkeys("°˚º", r"^\circ "),
+    **dict.fromkeys("、\N{FULLWIDTH COMMA}", ","),
+    **dict.fromkeys("“”„", '"'),
+    "÷": r" \div ",
+    "≠": r" \ne ",
+    "±": r" \pm ",
+    "∓": r" \mp ",
+    "∞": r"\infty ",
+    "\N{UNION}": r" \cup ",
+    "∩": r" \cap ",
+    "\N{SET MINUS}": r" \setminus ",
+    "∈": r" \in ",
+    "\N{DOUBLE-STRUCK CAPITAL R}": r"\mathbb{R}",
+    "℃": r"^\circ C",
+    "℉": r"^\circ F",
+    "∠": r"\angle ",
+    "△": r"\triangle ",
+    "。": ".",
+    "\N{FULLWIDTH PERCENT SIGN}": "%",
+    "\N{PRIME}": "'",
+}
+_SYMBOL_TABLE = str.maketrans(_SYMBOLS)
+_FULL_WIDTH = re.compile("[\uff01-\uff5e]+")
+_GREEK = re.compile("[\u0391-\u03a9\u03b1-\u03c9]")
+_RADICAL = re.compile(r"([√∛∜])\s*(\([^()]*\)|\{[^{}]*\}|[0-9]+(?:\.[0-9]+)?|[A-Za-z]|\\[a-zA-Z]+)")
+_ROOT_INDEX = {"√": "", "∛": "[3]", "∜": "[4]"}
+_VULGAR_FRACTION = re.compile("[¼-¾⅐-⅞]")
+_SUPERSCRIPTS = re.compile("[⁰¹²³⁴-⁹⁺⁻ⁿ]+")
+_SUBSCRIPTS = re.compile("[₀-₉]+")
+
+_RENAMED = {
+    **dict.fromkeys(("dfrac", "tfrac", "cfrac"), "frac"),
+    **dict.fromkeys(("leq", "leqslant", "leqq"), "le"),
+    **dict.fromkeys(("geq", "geqslant", "geqq"), "ge"),
+    **dict.fromkeys(("dots", "cdots", "dotsc", "dotsb", "vdots"), "ldots"),
+    **dict.fromkeys(("varnothing", "emptyset"), "emptyset"),
+    **dict.fromkeys(("mbox", "textbf", "textrm", "textnormal", "textit", "textsf", "emph", "mathrm"), "text"),
+    **dict.fromkeys(("operatorname", "hbox"), "text"),
+    **dict.fromkeys(("ast", "times"), "times"),
+    **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "mid"),
+    "neq": "ne",
+    "dbinom": "binom",
+    "tbinom": "binom",
+    "degree": "circ",
+    "varphi": "phi",
+    "varepsilon": "epsilon",
+    "land": "wedge",
+    "lor": "vee",
+    "approxeq": "approx",
+}
+_WRITTEN_AS = {
+    "lt": "<",
+    "gt": ">",
+    "mid": "|",
+    "langle": "(",
+    "rangle": ")",
+    "colon": ":",
+    "lbrace": r"\{",
+    "rbrace": r"\}",
+    "lbrack": "[",
+    "rbrack": "]",
+    "wedge": " and ",
+    "vee": " or ",
+}
+_WITHOUT_MEANING = re.compile(
+    "left|right|[bB]igg?[lrm]?|displaystyle|textstyle|(?:no)?limits|rm|bf|it|boldsymbol|mathbf|mathit|underline|hfill|newline|noindent|"
+    "centering|q?quad|thinspace|enspace"
+)
+_COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
+_PHANTOM = re.compile(r"\\(?:h|v)?phantom\s*(?:\{[^{}]*\}|.)|\\[hv]space\*?\s*\{[^{}]*\}")
+_LATEX_SPACE = re.compile(r"(?<!\\)\\[,;:! ]|~")
+_MATH_MARK = re.compile(r"(?<!\\)(?:\$|\\[()\[\]])")
+_LONE_DOLLAR = re.compile(r"\$(?=\s*[-0-9.])")
+_TEXT = re.compile(r"\\text\s*(?:\{([^{}]*)\}|([A-Za-z0-9]))")
+_SEPARATOR_WORDS = re.compile(r"\s*[,;]?\s*(?:and|or)?\s*[,;]?\s*")
+_INSIDE_IS_MATHEMATICS = re.compile(r"\s*(?:[-+]?[0-9][0-9.,]*|[ie])\s*")
+_DOUBLED_BACKSLASH = re.compile(r"\\\\(?=[a-zA-Z])")
+_SPACES = re.compile(r"\s+")
+_THOUSANDS_OF_A_VALUE = re.compile(rf"[=€£¥₹{DOLLAR}]\s*[-+]?[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9,])")
+_CROSS = re.compile(r"(?<=[0-9])(?:\s*[xX]\s*(?=10\s*\^)| [xX] (?=[0-9]))")
+_WRAPPING = '*`"_ \t\n'
+
+
+def canonical(text: str) -> str:
+    r"""The text in one LaTeX: ASCII where a command exists, one name a command, no spacing, no delimiters, no box.
+
+    >>> canonical("３√７ ≤ x"), canonical(r"$\left(\dfrac{1}{2},\,3\right)$"), canonical(r"\boxed{5}. Again, \boxed{5}")
+    ('3\\sqrt{7} \\le x', '(\\frac{1}{2}, 3)', '5')
+    """
+    boxed = last_boxed(text)
+    text = _from_unicode(text if boxed is None else boxed)
+    text = without_thousands_commas(_without_delimiters(_PHANTOM.sub("", text)).strip())
+    text = _THOUSANDS_OF_A_VALUE.sub(lambda match: match[0].replace(",", ""), _LATEX_SPACE.sub(_space, text))
+    if r"\begin" not in text:  # between the rows of a matrix it is a line break
+        text = _DOUBLED_BACKSLASH.sub(r"\\", text)
+    text = _CROSS.sub(r" \\times ", _COMMAND.sub(_renamed, text))
+    text = _TEXT.sub(_opened, text)
+    text = _SPACES.sub(" ", text).strip(_WRAPPING)
+    return without_full_stop(text.rstrip(",;:")).strip(_WRAPPING)
+
+
+def _from_unicode(text: str) -> str:
+    text = _FULL_WIDTH.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
+    text = _RADICAL.sub(_root, text.translate(_SYMBOL_TABLE))
+    text = _VULGAR_FRACTION.sub(lambda match: " " + unicodedata.normalize("NFKC", match[0]).replace("\u2044", "/"), text)
+    text = _SUPERSCRIPTS.sub(lambda match: "^{" + _plain(match[0]) + "}", text)
+    text = _SUBSCRIPTS.sub(lambda match: "_{" + _plain(match[0]) + "}", text)
+    text = _GREEK.sub(_greek, text)
+    text = unicodedata.normalize("NFKC", text)
+    return "".join(character for character in text if unicodedata.category(character) != "Cf").translate(_SYMBOL_TABLE)
+
+
+def _plain(characters: str) -> str:
+    return unicodedata.normalize("NFKC", characters).replace("\N{MINUS SIGN}", "-")
+
+
+def _root(match: re.Match[str]) -> str:
+    inside = match[2][1:-1] if match[2][0] in "({" else match[2]
+    return rf"\sqrt{_ROOT_INDEX[match[1]]}{{{inside}}}"
+
+
+def _greek(match: re.Match[str]) -> str:
+    name = unicodedata.name(match[0], "").split()
+    return rf"\{name[-1].lower() if 'SMALL' in name else name[-1].capitalize()} "
+
+
+def _without_delimiters(text: str) -> str:
+    r"""Drop what marks mathematics. `\$`, and a dollar that has no partner and stands before a number, are money."""
+    text = text.replace(r"\$", DOLLAR)
+    if text.count("$") % 2:
+        text = _LONE_DOLLAR.sub(DOLLAR, text, count=1)
+    return _MATH_MARK.sub(" ", text)
+
+
+def _space(match: re.Match[str]) -> str:
+    return "" if match[0] == r"\!" else " "
+
+
+def _renamed(match: re.Match[str]) -> str:
+    name = _RENAMED.get(match[1], match[1])
+    if _WITHOUT_MEANING.fullmatch(name):
+        return " " if "quad" in name else ""
+    return _WRITTEN_AS.get(name, match[0] if name == match[1] else rf"\{name}")
+
+
+def _opened(match: re.Match[str]) -> str:
+    r"""`\text{ and }`, `\text{13}` and `\mathrm{i}` say what they say without the font; other words keep it, because they are words."""
+    inside = match[2] or match[1]
+    if _SEPARATOR_WORDS.fullmatch(inside):
+        return f" {inside} "
+    return inside if _INSIDE_IS_MATHEMATICS.fullmatch(inside) else rf"\text{{{inside}}}"
