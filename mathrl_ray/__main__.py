@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mathrl_ray.commands import arguments
 from mathrl_ray.config import Recipe
 
 CHECK_LOSS_EPILOG = '''
@@ -40,21 +41,33 @@ class _Parser(argparse.ArgumentParser):
         self.exit(1, f"error: {message}\n")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Run a command; returns 0 for success, 1 for an error of its user or a fault that the command found."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if words is None else words
     parser = _parser()
-    if not arguments:
+    if not words:
         parser.print_help()
         return 0
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(words)
     try:
-        if options.command == "summary":
-            return summarise(options.run)
-        return check_loss(options.function, options.kwargs)
-    except ValueError as error:
+        return _run(options)
+    except (ValueError, OSError, RuntimeError) as error:  # a wrong option or file, a disk that is full, a process that cannot start
         print(f"error: {error}", file=sys.stderr)
-        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    return 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    match options.command:
+        case "summary":
+            return summarise(options.run)
+        case "grade":
+            return arguments.grade(options)
+        case "check-data":
+            return arguments.check_data(options)
+        case _:
+            return check_loss(options.function, options.kwargs)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("function", metavar="FILE[:FUNCTION]", help="path/file.py, path/file.py:function or module:function")
     check.add_argument("kwargs", nargs="*", default=[], metavar="name=value", help="keyword arguments of the function, as in loss.kwargs")
+    arguments.add_grade(commands)
+    arguments.add_check_data(commands)
     return parser
 
 
@@ -87,7 +102,7 @@ def summarise(run: Path) -> int:
     return 0
 
 
-def check_loss(spec: str, arguments: Sequence[str] = ()) -> int:
+def check_loss(spec: str, keywords: Sequence[str] = ()) -> int:
     """Tries a loss of your own on a small batch in float64, within seconds: does it push the right way, does it detach what it must, does
     it not depend on how the batch is cut, does it keep to the mask, does it stay finite. Status 0 only if no fault was found."""
     from rich.console import Console
@@ -96,7 +111,7 @@ def check_loss(spec: str, arguments: Sequence[str] = ()) -> int:
 
     from mathrl_ray.core import loss_check
 
-    name, function = _loss_function(spec, arguments)
+    name, function = _loss_function(spec, keywords)
     findings = loss_check.check_loss(function)
     table = Table(title=Text(name), title_justify="left")
     table.add_column("try", no_wrap=True)
@@ -110,7 +125,7 @@ def check_loss(spec: str, arguments: Sequence[str] = ()) -> int:
     return 1 if num_faults else 0
 
 
-def _loss_function(spec: str, arguments: Sequence[str]) -> tuple[str, Any]:
+def _loss_function(spec: str, keywords: Sequence[str]) -> tuple[str, Any]:
     from mathrl_ray.custom import load_file, load_function, public_functions
 
     if spec.endswith(".py"):
@@ -119,7 +134,7 @@ def _loss_function(spec: str, arguments: Sequence[str]) -> tuple[str, Any]:
             found = f"holds {', '.join(names)}" if names else "holds no public function"
             raise ValueError(f"{spec} {found}: name the loss as {spec}:{names[0] if names else 'FUNCTION'}")
         spec = f"{spec}:{names[0]}"
-    return spec, load_function(spec, key="check-loss", kwargs=dict(_keyword(argument) for argument in arguments))
+    return spec, load_function(spec, key="check-loss", kwargs=dict(_keyword(word) for word in keywords))
 
 
 def _keyword(argument: str) -> tuple[str, Any]:

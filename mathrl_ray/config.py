@@ -5,9 +5,19 @@ at once. Each default stands here and nowhere else.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from mathrl_ray.methods import Method, method_settings
 
@@ -70,6 +80,9 @@ class EvalSection(Section):
         ["r1_zero"], description="as data.prompt, which is the default; the first one gives the stage's figures"
     )
     validate_every: NonNegativeInt = Field(0, description="steps between logged evaluations of data.validation; 0: none")
+    graders: Annotated[list[str], Field(min_length=1)] = Field(
+        ["default"], description="and more of the same responses: module:function or path/file.py:function (forms: core/rewards.py)"
+    )
 
 
 class GeneratorSection(Section):
@@ -109,8 +122,38 @@ class LearnerSection(Section):
 
 class ScorerSection(Section):
     num_actors: PositiveInt = 1
+    num_processes: PositiveInt = Field(1, description="grading processes of one actor: how many answers it grades at once")
     limit_s: PositiveFloat = Field(5.0, description="time for one answer; the process that exceeds it is ended")
     memory_gib: PositiveFloat = Field(2.0, description="memory of one grading process")
+
+
+def _rising_points(value: Any) -> Any:
+    """A weight as a recipe may give it, before pydantic looks at its types: its own message would name each type that was tried."""
+    numbers = (int, float)
+    if isinstance(value, numbers) and not isinstance(value, bool):
+        return value
+    points = list(value) if isinstance(value, list | tuple) else []
+    well_formed = bool(points) and all(
+        isinstance(point, list | tuple) and len(point) == 2 and all(isinstance(part, numbers) for part in point) for point in points
+    )
+    steps = [point[0] for point in points] if well_formed else []
+    if not steps or steps[0] < 0 or any(later <= earlier for earlier, later in pairwise(steps)):
+        raise ValueError("give a number, or [step, weight] points with rising steps, for example [[0, 0.2], [100, 0.0]]")
+    return points
+
+
+Weight = Annotated[float | list[tuple[int, float]], BeforeValidator(_rising_points)]
+"""A number, or [step, weight] points between which it goes in a straight line; before the first and after the last it stays."""
+
+
+class RewardSection(Section):
+    """What a response is paid in training; an evaluation's accuracy never depends on it. The formula is in core/reward_weights.py."""
+
+    function: str = Field("", description="your own reward: module:function or path/file.py:function; core/rewards.py has the forms")
+    kwargs: dict[str, Any] = Field({}, description="keyword arguments of reward.function")
+    answer: Weight = Field(1.0, description="weight of the answer part: 1 where format and answer are right")
+    format: Weight = Field(0.0, description="weight of the format part: 1 where the tag rule (or the box) was kept")
+    length: Weight = Field(0.0, description="weight of the length part: of a right answer, the share of generator.max_tokens left over")
 
 
 class DeviceSection(Section):
@@ -209,6 +252,7 @@ class Recipe(Section):
     generator: GeneratorSection = GeneratorSection()
     learner: LearnerSection = LearnerSection()
     scorer: ScorerSection = ScorerSection()
+    reward: RewardSection = RewardSection()
     device: DeviceSection = DeviceSection()
     driver: DriverSection = DriverSection()
     sft: SftSection = SftSection()

@@ -1,8 +1,8 @@
 r"""The functions of Stanford CS336 assignment 5 (2025), under its names, with its arguments and results.
 
 Called by scripts and notebooks that follow the handout, and by its public tests through their adapters; nothing else here calls it.
-A fixed interface: thin calls into core/, kept in one file in the handout's order. Tensors and texts in, tensors and plain values out; the
-tokenizer, the model, the engine and the reward function come as arguments.
+A fixed interface: thin calls into core/ (and, to grade, into actors/shared_grading.py), kept in one file in the handout's order. Tensors
+and texts in, tensors and plain values out; the tokenizer, the model, the engine and the reward function come as arguments.
 
 B = batch, T = tokens (longest prompt + response - 1), V = vocabulary, N = rollouts. Log-probs are in nats and aligned with the labels.
 Masks are bool, or numbers that are 0 or 1, of their tensor's shape. What stands outside a mask changes nothing, inf and NaN included.
@@ -18,9 +18,9 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from mathrl_ray.actors.shared_grading import isolated_verdict
 from mathrl_ray.core.advantages import group_normalised
 from mathrl_ray.core.grading.extraction import Extraction, extract
-from mathrl_ray.core.grading.grade import algebraic_verdict, quick_verdict
 from mathrl_ray.core.logprobs import selected_log_probs, token_entropy
 from mathrl_ray.core.losses import grpo_clip_loss, policy_gradient_loss, response_only, sft_loss
 from mathrl_ray.core.tokenization import pad_batch, tokenize_apart
@@ -444,7 +444,7 @@ def evaluate_vllm(
 
     Args:
         vllm_model: a `vllm.LLM`. A5 stops at `</answer>` and keeps it: stop=["</answer>"], include_stop_str_in_output=True.
-        reward_fn: of one response and its ground truth; called here, without a time limit.
+        reward_fn: of one response and its ground truth; called here, where only the two below have a time limit of their own.
         prompts: full prompt texts.
         eval_sampling_params: a `vllm.SamplingParams`; with n > 1 every sample becomes a row, side by side.
         ground_truths: one a prompt.
@@ -494,8 +494,8 @@ def _score(reward_fn: RewardFn, response: str, gold: Any, needed: Sequence[str] 
 def r1_zero_reward_fn(response: str, ground_truth: GroundTruth, fast: bool = True) -> dict[str, float]:
     r"""The r1_zero rule: `</think> <answer>`, then `</answer>`, and what stands between is equal to the ground truth.
 
-    It judges in this process and without a time limit: an answer such as `9^{9^{9^{9}}}` never returns. What an untried model wrote is
-    graded safely by actors/scorer.py, which has a limit.
+    What needs algebra is judged in a process beside this one, which the first such answer starts (0.5 s) and which is ended at 5 s or 2 GiB
+    an alternative: such an answer pays nothing. For many at once actors/scorer.py has several.
 
     Args:
         response: what follows the prompt; not the prompt itself, which names the tags.
@@ -526,18 +526,8 @@ def question_only_reward_fn(response: str, ground_truth: GroundTruth, fast: bool
 
 
 def _rewards(extraction: Extraction, ground_truth: GroundTruth) -> dict[str, float]:
-    correct = extraction.format_ok and any(_is_correct(extraction.answer, gold) for gold in _gold_texts(ground_truth))
+    correct = extraction.format_ok and any(isolated_verdict(extraction.answer, gold) == "correct" for gold in _gold_texts(ground_truth))
     return {"format_reward": float(extraction.format_ok), "answer_reward": float(correct), "reward": float(correct)}
-
-
-def _is_correct(answer: str | None, gold: str) -> bool:
-    outcome = quick_verdict(answer, gold)
-    if outcome is None:
-        try:
-            outcome = algebraic_verdict(answer or "", gold)
-        except MemoryError:  # border: an answer that fills the memory is not worth the run
-            outcome = "wrong"
-    return outcome == "correct"
 
 
 def _gold_texts(ground_truth: GroundTruth) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mathrl_ray.actors.own_rewards import check_reward_functions
 from mathrl_ray.actors.placement import Placement, dashboard_url, placement, plan_device, ray_connection
 from mathrl_ray.config import BUILTIN, Recipe, StageName
 from mathrl_ray.custom import own_functions
@@ -27,11 +28,12 @@ async def run_job(recipe: Recipe, stages: Sequence[StageName]) -> None:
     """Run the stages and leave a run directory.
 
     Raises:
-        RecipeError: data, model or cluster do not fit the recipe; no engine was started.
+        RecipeError: data, model, cluster or a function of the user's own do not fit the recipe; no engine was started.
         ActorError, CanaryError, FloatingPointError: a stage failed; what was written before stays.
     """
     console = Console()
     own = own_functions(recipe)
+    check_reward_functions(recipe)
     inputs = load_inputs(recipe, stages)
     for remark in inputs.remarks:
         console.say(remark)
@@ -58,7 +60,7 @@ async def _prepare_run(recipe: Recipe, device: Device, console: Console, inputs:
     if recipe.model.path == BUILTIN:
         check_lengths(recipe, inputs, tokenizer)
     console.say("starting the engines")
-    actors, learner_facts = await placed.start(str(model_folder))
+    actors, learner_facts = await placed.start(str(model_folder), str(recorder.folder / "quarantine.jsonl"))
     recorder.environment({**describe_environment(recipe, device, learner_facts), "data": inputs.remarks})
     run = Run(
         recipe=recipe,

@@ -9,6 +9,8 @@ from mathrl_ray.config import BUILTIN, Recipe, RecipeError, SftSection
 
 SFT_STAGES = frozenset({"sft", "sft_filtered"})
 """The stages that learn from sft.traces."""
+DEFAULT_GRADER = "default"
+"""Our own, in eval.graders."""
 
 
 def contradictions(recipe: Recipe) -> Iterator[str]:
@@ -43,6 +45,7 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
     yield from _data_contradictions(recipe)
     yield from _sft_contradictions(recipe)
     yield from _loss_contradictions(recipe)
+    yield from _reward_contradictions(recipe)
     if recipe.driver.max_staleness != 0:
         yield f"driver.max_staleness = {recipe.driver.max_staleness}: this version's driver goes step by step. Set it to 0."
     if recipe.data.num_train_problems < grpo.prompts_per_step:
@@ -108,9 +111,30 @@ def _loss_contradictions(recipe: Recipe) -> Iterator[str]:
             'advantage.divide_by_std = true with advantage.baseline = "none": equal rewards would be divided by advantage.epsilon alone. '
             'Set advantage.divide_by_std = false or advantage.baseline = "group_mean".'
         )
-    for section, values in (("loss", loss), ("advantage", advantage)):
+    for section, values in (("loss", loss), ("advantage", advantage), ("reward", recipe.reward)):
         if values.kwargs and not values.function:
             yield f"{section}.kwargs = {values.kwargs} without {section}.function, which would take them: name the function or remove them."
+
+
+def _reward_contradictions(recipe: Recipe) -> Iterator[str]:
+    reward, graders = recipe.reward, recipe.eval.graders
+    weights = [point[1] for weight in (reward.answer, reward.format, reward.length) for point in _points(weight)]
+    if not any(weights) and not reward.function:
+        yield "reward.answer, reward.format and reward.length are all 0: nothing would be paid. Set reward.answer = 1.0."
+    if DEFAULT_GRADER not in graders:
+        yield f'eval.graders = {graders} leaves out "{DEFAULT_GRADER}", which gives a stage\'s accuracy: add it.'
+    if len(set(graders)) < len(graders):
+        yield f"eval.graders = {graders} names one twice: remove one."
+    functions = [("eval.graders", grader) for grader in graders if grader != DEFAULT_GRADER]
+    functions += [("reward.function", reward.function)] if reward.function else []
+    for key, spec in functions:
+        source, separator, name = spec.rpartition(":")
+        if not separator or not source or not name.isidentifier():
+            yield f"{key} holds {spec!r}: give module:function or path/file.py:function."
+
+
+def _points(weight: float | list[tuple[int, float]]) -> list[tuple[int, float]]:
+    return weight if isinstance(weight, list) else [(0, weight)]
 
 
 def check_stage_settings(recipe: Recipe, stages: Sequence[str]) -> None:

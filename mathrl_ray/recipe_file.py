@@ -147,12 +147,13 @@ def _resolve(recipe: Recipe, path: Path) -> Recipe:
     run = recipe.run.model_copy(update={"name": recipe.run.name or path.stem, "root": _absolute(root, folder)})
     paths = {split: absolute_spec(getattr(recipe.data, split), folder) for split in ("train", "validation", "test")}
     data = recipe.data.model_copy(update={**paths, "prompt": _prompt(recipe.data.prompt, folder)})
-    evaluation = recipe.eval.model_copy(update={"prompts": [_prompt(spec, folder) for spec in recipe.eval.prompts]})
+    graders = [_function(spec, folder) for spec in recipe.eval.graders]
+    evaluation = recipe.eval.model_copy(update={"prompts": [_prompt(spec, folder) for spec in recipe.eval.prompts], "graders": graders})
     sft = recipe.sft.model_copy(update={"traces": absolute_spec(recipe.sft.traces, folder)})
     model = recipe.model.model_copy(update={"path": _model_path(recipe.model.path, folder)})
     functions = {
         section: settings.model_copy(update={"function": _function(settings.function, folder)})
-        for section, settings in (("loss", recipe.loss), ("advantage", recipe.advantage))
+        for section, settings in (("loss", recipe.loss), ("advantage", recipe.advantage), ("reward", recipe.reward))
     }
     return recipe.model_copy(update={"run": run, "data": data, "eval": evaluation, "sft": sft, "model": model, **functions})
 
@@ -198,7 +199,9 @@ def check_local_paths(recipe: Recipe, stages: Sequence[str]) -> list[str]:
         if is_hub_spec(spec):
             remarks.append(f"{key} = {spec}: a hub name, not checked")
     load_prompts(recipe.data.prompt, recipe.eval.prompts)
-    for key, spec in (("loss.function", recipe.loss.function), ("advantage.function", recipe.advantage.function)):
+    functions = [(f"{section}.function", getattr(recipe, section).function) for section in ("loss", "advantage", "reward")]
+    graders = [("eval.graders", spec) for spec in recipe.eval.graders if spec != "default"]
+    for key, spec in [*functions, *graders]:
         source = split_function_name(spec, key)[0] if spec else ""
         if source.endswith(".py") and not Path(source).is_file():
             raise RecipeError(f"{key} = {spec}: no such file")

@@ -101,6 +101,14 @@ class ScoreRequest:
     gold: str
     finish_reason: FinishReason = "stop"
     style: GradingStyle = "r1_zero"
+    function: str = ""
+    """A reward function of the user's own, as the recipe names it, which takes the place of the verdict; "" for none."""
+    problem: Problem | None = None
+    """What a function is given; None without one."""
+    prompt: str = ""
+    """The full text that the model saw, for a function that asks for it."""
+    step: int = 0
+    """The training step, for a function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,12 @@ class Grade:
     grading_s: float = 0.0
     lenient_answer_correct: bool = False
     """Whether the answer would be right if the format rule were waived: tells "format wrong, answer right" from "both wrong"."""
+    parts: Mapping[str, float] = field(default_factory=dict, repr=False)
+    """What a reward function gave, by name, "reward" among it where it said so; and the length part where the recipe weighs it."""
+    remark: str = field(default="", repr=False)
+    """For a person: why a function could not grade it."""
+    from_quarantine: bool = field(default=False, repr=False)
+    """Answered without grading, since the same input ran into a limit before."""
 
 
 @dataclass(frozen=True, slots=True)

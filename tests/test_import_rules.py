@@ -15,9 +15,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     {"types", "config", "methods", "recipe_checks"},
     {"core"},
-    {"data", "device", "weight_sync", "recipe_file", "custom", "cs336", "policy"},
+    {"data", "device", "weight_sync", "recipe_file", "custom", "policy"},
     {"actors"},
-    {"driver"},
+    {"driver", "cs336", "commands"},
     {"stages"},
     {"job"},
     {"entry", "__main__"},

@@ -1,18 +1,21 @@
-r"""The program that runs math-verify where it can be killed: a keeper, and one worker that it forks whenever it has none.
+r"""The program that grades where it can be killed: a keeper, and one worker that it forks whenever it has none.
 
-Started by grading_process.py as `python -m mathrl_ray.actors.grading_keeper LIMIT_S MEMORY_BYTES`, never imported. Knows no rewards.
+Started by grading_process.py as `python -m mathrl_ray.actors.grading_keeper LIMIT_S MEMORY_BYTES`, never imported. Knows no recipe.
 
-    owner --[answer, gold]--> keeper --[answer, gold]--> worker: math-verify, which may hang, fill its memory or crash
-          <----outcome-------        <----outcome-------
+    owner --functions--> keeper: loads them and the grader ------fork------.
+    owner --item-------> keeper -----------item------------------> worker: the grader or a function, which may hang, fill its
+          <--answer----         <--------answer-------------------         memory or crash
 
-The keeper itself only waits, so it is always there to end the worker: at the limit, beyond the memory, when the owner is gone. The next
-worker is forked from a keeper that has math-verify loaded, in some 10 ms, where a new program takes 0.4 s, and over 1 s on busy cores.
+The items and their answers are those of `GradingProcess.ask`. The keeper itself only waits, so it is always there to end the worker: at the
+limit, beyond the memory, when the owner is gone. The next worker is forked from a keeper that has everything loaded, in some 10 ms, where a
+new program takes 0.4 s, and over 1 s on busy cores.
 
 A program of its own, because each kind of multiprocessing has a trap here: fork copies the locks of the actor's other threads, while spawn
 and forkserver import the caller's `__main__` again, so that a script without a guard would run twice. The fork above has no such trap: the
-keeper has one thread.
+keeper has one thread, as long as no reward function's file starts one while it is imported.
 """
 
+import ctypes
 import gc
 import os
 import resource
@@ -21,16 +24,23 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from mathrl_ray.actors.grading_process import receive, send
+from mathrl_ray.actors.function_source import Parts, described, load_functions
+from mathrl_ray.actors.grading_process import DIED, OUT_OF_MEMORY, TIMED_OUT, receive, send
 from mathrl_ray.core.grading.grade import algebraic_verdict, load
+from mathrl_ray.core.rewards import Rollout
+from mathrl_ray.types import Problem
 
 _WATCH_INTERVAL_S = 0.02
 """How often the worker's memory is looked at; it was seen to grow by at most 0.4 GiB/s, so by 8 MiB between two looks."""
 _ADDRESS_SPACE_MARGIN_BYTES = 512 << 20
 """The kernel's own cap lies this far above ours, for what grows faster than we look."""
+_SIGNAL_AT_PARENTS_DEATH = 1
+"""Linux's PR_SET_PDEATHSIG."""
+_libc = ctypes.CDLL(None)
 
 
 class _OwnerGoneError(Exception):
@@ -38,21 +48,22 @@ class _OwnerGoneError(Exception):
 
 
 class _Worker:
-    """A forked process that grades one item at a time, until it is ended."""
+    """A forked process that answers one item at a time, until it is ended."""
 
-    def __init__(self, owner: socket.socket, limit_s: float, memory_bytes: int) -> None:
+    def __init__(self, owner: socket.socket, functions: Mapping[str, Parts], limit_s: float, memory_bytes: int) -> None:
         self._owner, self._limit_s, self._memory_bytes = owner, limit_s, memory_bytes
         self._channel, theirs = socket.socketpair()
+        keeper_pid = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             owner.close()  # else the owner would not notice the keeper's end while this process computes
             self._channel.close()
-            _serve(theirs, limit_s, memory_bytes)
+            _serve(theirs, functions, keeper_pid, memory_bytes)
         theirs.close()
         self._channel.settimeout(limit_s)
 
-    def outcome(self, item: list[str]) -> str:
-        """math-verify's outcome, or grader_timeout or grader_error, after which this worker must be ended.
+    def answer(self, item: list[Any]) -> Any:
+        """The worker's answer, or one of TIMED_OUT, OUT_OF_MEMORY and DIED, after which this worker must be ended.
 
         Raises:
             _OwnerGoneError: while the worker still computes.
@@ -60,11 +71,11 @@ class _Worker:
         deadline = time.monotonic() + self._limit_s
         try:
             send(self._channel, item)
-            return self._wait(deadline) or receive(self._channel) or "grader_error"
+            return self._wait(deadline) or receive(self._channel) or DIED
         except TimeoutError:
-            return "grader_timeout"
+            return TIMED_OUT
         except OSError:  # the worker died: a broken pipe or a reset connection
-            return "grader_error"
+            return DIED
 
     def _wait(self, deadline: float) -> str | None:
         """Wait for the reply, or for the worker's end; why it must be ended, when it must."""
@@ -73,9 +84,9 @@ class _Worker:
         poller.register(self._owner, 0)  # tells the end of the owner, not a request
         while not (ready := poller.poll(_WATCH_INTERVAL_S * 1e3)):
             if time.monotonic() > deadline:
-                return "grader_timeout"
+                return TIMED_OUT
             if self.resident_bytes() > self._memory_bytes:
-                return "grader_error"
+                return OUT_OF_MEMORY
         if any(descriptor == self._owner.fileno() for descriptor, _ in ready):
             raise _OwnerGoneError
         return None
@@ -90,7 +101,11 @@ class _Worker:
         return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def end(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
+        """End the worker, and whatever a reward function has started there."""
+        try:
+            os.killpg(self._pid, signal.SIGKILL)
+        except ProcessLookupError:  # it has not come so far as to lead a group
+            os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
         self._channel.close()
 
@@ -99,27 +114,41 @@ def main(limit_s: float, memory_bytes: int) -> None:
     """Answer the owner's items until the owner is gone."""
     owner = _take_over_the_channel()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the owner decides when this program ends
-    load()  # math-verify and sympy, so that no worker has to
-    gc.freeze()  # else the worker's first collection copies all that it shares with this process
     worker = None
     try:
-        send(owner, "ready")
-        while item := receive(owner):
+        functions = _load_everything(owner)
+        while functions is not None and (item := receive(owner)):
             if worker and worker.has_died():
                 worker.end()
                 worker = None
-            worker = worker or _Worker(owner, limit_s, memory_bytes)
-            outcome = worker.outcome(item)
+            worker = worker or _Worker(owner, functions, limit_s, memory_bytes)
+            answer = worker.answer(item)
             # Half of the memory is kept free: what one item left behind must not cost the next one its grade.
-            if outcome in ("grader_timeout", "grader_error") or worker.resident_bytes() > memory_bytes // 2:
+            if answer in (TIMED_OUT, OUT_OF_MEMORY, DIED) or worker.resident_bytes() > memory_bytes // 2:
                 worker.end()
                 worker = None
-            send(owner, outcome)
+            send(owner, answer)
     except (_OwnerGoneError, ConnectionError):  # the owner's end, at another moment than between two items
         pass
     finally:
         if worker:
             worker.end()
+
+
+def _load_everything(owner: socket.socket) -> Mapping[str, Parts] | None:
+    """The reward functions, the grader and sympy, so that no worker has to. None where it cannot be, which the owner has been told."""
+    wanted = receive(owner)
+    if wanted is None:
+        return None
+    load()
+    try:
+        functions = load_functions(wanted["functions"], wanted["search_path"])
+    except ValueError as error:
+        send(owner, str(error))
+        return None
+    gc.freeze()  # else the worker's first collection copies all that it shares with this process
+    send(owner, "ready")
+    return functions
 
 
 def _take_over_the_channel() -> socket.socket:
@@ -131,31 +160,51 @@ def _take_over_the_channel() -> socket.socket:
     return owner
 
 
-def _serve(keeper: socket.socket, limit_s: float, memory_bytes: int) -> NoReturn:
-    """The worker's life. It ends with its keeper: at once while it waits, a second after the limit while it computes."""
+def _serve(keeper: socket.socket, functions: Mapping[str, Parts], keeper_pid: int, memory_bytes: int) -> NoReturn:
+    """The worker's life, which ends with its keeper's, whatever it computes."""
     try:
-        _let_the_alarm_kill()
+        os.setpgid(0, 0)  # what a function starts is ended with this process
+        _die_with(keeper_pid)
         _cap_address_space(memory_bytes + _ADDRESS_SPACE_MARGIN_BYTES)
         while item := receive(keeper):
-            signal.setitimer(signal.ITIMER_REAL, limit_s + 1)
-            outcome = algebraic_verdict(*item)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            send(keeper, outcome)
+            send(keeper, _answer(functions, *item))
     finally:
-        os._exit(1)  # whatever happened, MemoryError too: never back into the keeper's code, of which this process is a copy
+        os._exit(1)  # whatever happened: never back into the keeper's code, of which this process is a copy
 
 
-def _let_the_alarm_kill() -> None:
+def _answer(functions: Mapping[str, Parts], spec: str, *arguments: Any) -> Any:
+    try:
+        return _parts(functions[spec], *arguments) if spec else algebraic_verdict(*arguments)
+    except MemoryError:
+        return OUT_OF_MEMORY
+
+
+def _parts(function: Parts, problem: dict[str, Any], prompt: str, response: str, step: int) -> dict[str, Any]:
+    try:
+        return {"parts": function(Rollout(Problem(**problem), prompt, response, step))}
+    except MemoryError:
+        raise
+    except BaseException as error:  # border: a stranger's function; SystemExit and what derives from BaseException only are its errors too
+        return {"error": described(error)}
+
+
+def _die_with(keeper_pid: int) -> None:
     """For a worker whose keeper was killed: ended by the kernel, even inside one long call into C.
 
-    Whoever started us may have left the signal blocked or ignored; both are inherited.
+    No alarm does it: math-verify's own time limit, which a reward function may use, sets and clears the one that there is.
     """
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    _libc.prctl(_SIGNAL_AT_PARENTS_DEATH, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != keeper_pid:  # it died in the meantime
+        os._exit(1)
 
 
-def _cap_address_space(limit_bytes: int) -> None:
-    """Beyond it an allocation raises MemoryError, whatever the keeper has noticed. A lower limit that was inherited stays."""
+def _cap_address_space(more_bytes: int) -> None:
+    """Beyond it an allocation raises MemoryError, whatever the keeper has noticed. A lower limit that was inherited stays.
+
+    It counts from what is mapped already: the libraries that a reward function imports map far more than they use.
+    """
+    mapped_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit_bytes = mapped_pages * os.sysconf("SC_PAGE_SIZE") + more_bytes
     _, inherited = resource.getrlimit(resource.RLIMIT_AS)
     if inherited == resource.RLIM_INFINITY or limit_bytes < inherited:
         resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, inherited))

@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from mathrl_ray.actors.generator import Generator
 from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.actors.learner import Learner
+from mathrl_ray.actors.own_rewards import function_sources
 from mathrl_ray.actors.process_group import Rendezvous, free_port
 from mathrl_ray.actors.remote import ActorError, RemoteGenerator, RemoteLearner, RemoteScorer, answer, call
 from mathrl_ray.actors.scorer import Scorer
@@ -86,9 +87,9 @@ class Placement:
             generator = _create(Generator, f"generator-{index}", num_cpus=GENERATOR_CPUS, num_gpus=gpus, max_concurrency=64)
             generator.preload.remote(self.recipe, self.device)
             self._generators.append(generator)
-        scorer = self.recipe.scorer
+        scorer, functions = self.recipe.scorer, function_sources(self.recipe)
         for index in range(scorer.num_actors):
-            arguments = (scorer.limit_s, int(scorer.memory_gib * 2**30))
+            arguments = (scorer.limit_s, int(scorer.memory_gib * 2**30), scorer.num_processes, functions)
             self._scorers.append(_create(Scorer, f"scorer-{index}", *arguments, num_cpus=0, num_gpus=0, max_concurrency=4))
 
     def _create_ranks(self, gpus: int) -> None:
@@ -102,8 +103,12 @@ class Placement:
         rendezvous = self._ranks[0].__ray_call__.remote(_rendezvous)
         self._preloads = [handle.preload.remote(self.recipe, self.device, rendezvous) for handle in self._ranks]
 
-    async def start(self, model_folder: str) -> tuple[Actors, dict[str, str]]:
+    async def start(self, model_folder: str, quarantine_path: str = "") -> tuple[Actors, dict[str, str]]:
         """Start the engines side by side on a model folder. Returns them with the facts that environment.json keeps.
+
+        Args:
+            model_folder: what generators and learner open.
+            quarantine_path: where the scorers note inputs that ran into a limit; "" for nowhere.
 
         Raises:
             ActorError: an engine, or a rank that others wait for, did not start within driver.start_limit_s.
@@ -118,7 +123,7 @@ class Placement:
         learner_facts, *others = await asyncio.gather(
             learner.on_all_ranks("setup", recipe, self.device, limit_s=limit_s),
             *(call(each.handle, each.name, "setup", recipe, self.device, model_folder, limit_s=limit_s) for each in generators),
-            *(call(each.handle, each.name, "setup", limit_s=limit_s) for each in scorers),
+            *(call(each.handle, each.name, "setup", quarantine_path, limit_s=limit_s) for each in scorers),
         )
         actors = Actors(learner=learner, generators=tuple(generators), scorers=tuple(scorers), stop_token_ids=others[0].stop_token_ids)
         return actors, learner_facts

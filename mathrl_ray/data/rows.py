@@ -1,21 +1,24 @@
 """Rows of a data set, as they are: JSON lines, Parquet, or what the `datasets` library opens.
 
-Called by problems.py and traces.py. Knows no column's meaning. A refusal names the recipe's key, the file and what is wrong in it.
+Called by problems.py and traces.py, and by the commands grade and check-data. Knows no column's meaning. A refusal names the recipe's
+key (or the option), the file and what is wrong in it.
 """
 
 import codecs
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mathrl_ray.config import RecipeError
-from mathrl_ray.data.dataset_name import DatasetName, is_row_file, parse_dataset_name
+from mathrl_ray.data.dataset_name import ROW_SUFFIXES, DatasetName, is_row_file, parse_dataset_name
 
 MOST_FAULTS_SHOWN = 5
 NumberedRow = tuple[int, dict[str, Any]]
 """(line, row): the line of a text file, else the row's number, from 1."""
+MalformedLine = tuple[int, str]
+"""(line, what is wrong with it)."""
 
 
 class DataError(RecipeError):
@@ -53,13 +56,14 @@ class Rows:
             raise DataError(_fault_message(self.key, self.source, faults, remedy))
 
 
-def read_rows(spec: str, *, key: str, default_split: str) -> Rows:
+def read_rows(spec: str, *, key: str, default_split: str, malformed: list[MalformedLine] | None = None) -> Rows:
     """Read all rows of a data set.
 
     Args:
         spec: a .jsonl or .parquet file, or NAME[:CONFIG][@REVISION][#SPLIT] for `datasets`, where NAME is on the hub or a folder.
         key: the recipe's key that named it.
         default_split: what SPLIT is when it is not named.
+        malformed: is given the lines that are no JSON object; without it such lines are refused.
 
     Raises:
         FileNotFoundError: there is no such file or folder.
@@ -67,24 +71,26 @@ def read_rows(spec: str, *, key: str, default_split: str) -> Rows:
     """
     file = Path(spec)
     if is_row_file(spec) or file.is_file():
-        rows = Rows(key, spec, file.stem, _read_file(file, key))
+        rows = Rows(key, spec, file.stem, _read_file(file, key, malformed))
     else:
         name = parse_dataset_name(spec, key)
         split = name.split or default_split
         rows = Rows(key, spec, f"{Path(name.name).name}/{split}", _load_dataset(name, split, f"{key} = {spec}"))
-    if not rows.numbered:
+    if not rows.numbered and not malformed:
         raise DataError(f"{key} = {spec}: it holds no rows")
     return rows
 
 
-def _read_file(file: Path, key: str) -> list[NumberedRow]:
+def _read_file(file: Path, key: str, malformed: list[MalformedLine] | None) -> list[NumberedRow]:
     if not file.is_file():
         raise FileNotFoundError(f"{key} = {file}: no such file")
-    readers: dict[str, Callable[[Path, str], list[NumberedRow]]] = {".jsonl": _read_json_lines, ".parquet": _read_parquet}
-    reader = readers.get(file.suffix.lower())
-    if reader is None:
-        raise DataError(f"{key} = {file}: the suffix {file.suffix!r} is not known; {' and '.join(readers)} are")
-    return reader(file, key)
+    match file.suffix.lower():
+        case ".jsonl":
+            return _read_json_lines(file, key, malformed)
+        case ".parquet":
+            return _read_parquet(file, key)
+        case _:
+            raise DataError(f"{key} = {file}: the suffix {file.suffix!r} is not known; {' and '.join(ROW_SUFFIXES)} are")
 
 
 def _read_parquet(file: Path, key: str) -> list[NumberedRow]:
@@ -97,8 +103,9 @@ def _read_parquet(file: Path, key: str) -> list[NumberedRow]:
         raise DataError(f"{key} = {file}: no Parquet file ({error})") from error
 
 
-def _read_json_lines(file: Path, key: str) -> list[NumberedRow]:
-    rows, faults = [], []
+def _read_json_lines(file: Path, key: str, malformed: list[MalformedLine] | None) -> list[NumberedRow]:
+    rows: list[NumberedRow] = []
+    faults: list[MalformedLine] = []
     for line, raw in enumerate(file.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
         text = raw.decode("utf-8", errors="replace").strip()
         if not text:
@@ -106,17 +113,19 @@ def _read_json_lines(file: Path, key: str) -> list[NumberedRow]:
         try:
             row = json.loads(raw)
         except UnicodeDecodeError:
-            faults.append(f"line {line}: not UTF-8: {text[:80]}")
+            faults.append((line, f"not UTF-8: {text[:80]}"))
             continue
         except json.JSONDecodeError as error:
-            faults.append(f"line {line}: no JSON ({error.msg}): {text[:80]}")
+            faults.append((line, f"no JSON ({error.msg}): {text[:80]}"))
             continue
         if isinstance(row, dict):
             rows.append((line, row))
         else:
-            faults.append(f"line {line}: no JSON object: {text[:80]}")
-    if faults:
-        raise DataError(_fault_message(key, str(file), faults, ""))
+            faults.append((line, f"no JSON object: {text[:80]}"))
+    if faults and malformed is None:
+        raise DataError(_fault_message(key, str(file), [f"line {line}: {fault}" for line, fault in faults], ""))
+    if malformed is not None:
+        malformed += faults
     return rows
 
 

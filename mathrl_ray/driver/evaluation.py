@@ -16,7 +16,9 @@ from mathrl_ray.core.statistics import wilson_interval
 from mathrl_ray.driver.loops import EVALUATION_STEP, generate, make_request, score, sequence_of
 from mathrl_ray.driver.rows import evaluation_row
 from mathrl_ray.driver.run import Run
-from mathrl_ray.types import UNGRADED, Completion, GenerationRequest, Problem, SamplingSettings
+from mathrl_ray.driver.step_warnings import ungraded_warning
+from mathrl_ray.recipe_checks import DEFAULT_GRADER
+from mathrl_ray.types import UNGRADED, Completion, GenerationRequest, Grade, Problem, SamplingSettings
 
 VALIDATION_STEP = -3
 """Stands for the step in the seeds of validations (as EVALUATION_STEP and CANARY_STEP do): they are not those of any other request.
@@ -29,13 +31,18 @@ async def evaluate(run: Run, stage: str, step: int) -> dict[str, Any]:
     """Evaluate the present weights on `run.test_problems`, write the rows, and return the figures of summary.json.
 
     The first of eval.prompts gives the figures; each other one gives rows, and metrics whose names end in the prompt's. The same problem
-    gets the same seed in every stage.
+    gets the same seed in every stage. Where eval.graders names more than the default, each of them grades the same responses, and the
+    figures hold `graders`: {name: {accuracy, ci95, num_ungraded}}; everything else is the default's.
     """
     first, *others = run.recipe.eval.prompts
     run.console.say(f"{stage}: evaluating {len(run.test_problems)} held-out problems")
-    rows = await _sample_and_grade(run, run.test_problems, f"{stage}-evaluation", EVALUATION_STEP, first)
+    rows = await _sample_and_grade(run, run.test_problems, f"{stage}-evaluation", EVALUATION_STEP, first, others_at=step)
     run.recorder.evaluation(stage, run.policy_version, rows)
     figures = figures_of(rows)
+    if len(run.recipe.eval.graders) > 1:
+        figures["graders"] = figures_by_grader(rows, run.recipe.eval.graders)
+        for name, graders_figures in figures["graders"].items():
+            run.console.say(f"{stage}: by the grader {name} {accuracy_text({**figures, **graders_figures})}")
     run.recorder.metrics(stage, step, run.policy_version, _metrics(figures))
     for prompt in others:
         await _evaluate_too(run, stage, step, prompt)
@@ -44,7 +51,7 @@ async def evaluate(run: Run, stage: str, step: int) -> dict[str, Any]:
 
 async def _evaluate_too(run: Run, stage: str, step: int, prompt: str) -> None:
     name = run.prompt_named(prompt).name
-    rows = await _sample_and_grade(run, run.test_problems, f"{stage}-evaluation-{name}", EVALUATION_STEP, prompt)
+    rows = await _sample_and_grade(run, run.test_problems, f"{stage}-evaluation-{name}", EVALUATION_STEP, prompt, others_at=step)
     run.recorder.evaluation(f"{stage}-{name}", run.policy_version, rows)
     figures = figures_of(rows)
     run.recorder.metrics(stage, step, run.policy_version, {f"{key}_{name}": value for key, value in _metrics(figures).items()})
@@ -101,14 +108,20 @@ def accuracy_text(figures: dict[str, Any]) -> str:
     return f"accuracy {100 * figures['accuracy']:.1f} % ({100 * low:.1f} to {100 * high:.1f}) of {num_graded}"
 
 
-async def _sample_and_grade(run: Run, problems: Sequence[Problem], group: str, seed_step: int, prompt: str) -> list[dict[str, Any]]:
-    """One evaluation row a problem, in their order."""
+async def _sample_and_grade(
+    run: Run, problems: Sequence[Problem], group: str, seed_step: int, prompt: str, *, others_at: int | None = None
+) -> list[dict[str, Any]]:
+    """One evaluation row a problem, in their order; with the training step `others_at`, graded by all of eval.graders."""
     sampling = run.evaluation_sampling(prompt)
     requests = [make_request(run, problem, f"{group}/{index}", seed_step, 0, sampling, prompt) for index, problem in enumerate(problems)]
     trained_on_tokens = run.ledger.generated_tokens
     completions = await generate(run, requests)
     run.ledger.generated_tokens = trained_on_tokens
     grades = await score(run, completions, [problem.gold for problem in problems], prompt)
+    others = {} if others_at is None else await _other_graders(run, completions, problems, prompt, others_at)
+    for name, given in {DEFAULT_GRADER: grades, **others}.items():
+        if text := ungraded_warning(given):
+            run.console.say(f"warning: {group}, grader {name}: {text}")
     entropies = await _entropies(run, requests, completions)
     return [
         evaluation_row(
@@ -121,9 +134,24 @@ async def _sample_and_grade(run: Run, problems: Sequence[Problem], group: str, s
             sample=0,
             seed=request.seed,
             mean_token_entropy_nats=entropy,
+            others=[(name, given[index]) for name, given in others.items()],
         )
-        for problem, request, completion, grade, entropy in zip(problems, requests, completions, grades, entropies, strict=True)
+        for index, (problem, request, completion, grade, entropy) in enumerate(
+            zip(problems, requests, completions, grades, entropies, strict=True)
+        )
     ]
+
+
+async def _other_graders(
+    run: Run, completions: Sequence[Completion], problems: Sequence[Problem], prompt: str, step: int
+) -> dict[str, list[Grade]]:
+    """The grades of each further grader of eval.graders, by its name there."""
+    golds = [problem.gold for problem in problems]
+    return {
+        name: await score(run, completions, golds, prompt, problems=problems, function=name, step=step)
+        for name in run.recipe.eval.graders
+        if name != DEFAULT_GRADER
+    }
 
 
 async def _entropies(run: Run, requests: Sequence[GenerationRequest], completions: Sequence[Completion]) -> list[float]:
@@ -140,15 +168,31 @@ def _metrics(figures: dict[str, Any]) -> dict[str, float]:
     return {**{name: figures[name] for name in names}, "entropy_nats": figures["mean_entropy_nats"]}
 
 
-def figures_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The figures of one evaluation with one sample a problem (a Wilson interval); what could not be graded is not in the denominator."""
-    graded = [row for row in rows if row["outcome"] not in UNGRADED]
-    num_correct = sum(row["outcome"] == "correct" for row in graded)
+def figures_by_grader(rows: Sequence[Mapping[str, Any]], graders: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Each grader's accuracy with its Wilson interval over what it could grade; a response is right where its outcome is correct."""
+    outcomes: dict[str, list[str]] = {name: [] for name in graders}
+    for row in rows:
+        outcomes[DEFAULT_GRADER].append(row["outcome"])
+        for other in row["graders"]:
+            outcomes[other["grader"]].append(other["outcome"])
+    return {name: _accuracy(given) for name, given in outcomes.items()}
+
+
+def _accuracy(outcomes: Sequence[str]) -> dict[str, Any]:
+    graded = [outcome for outcome in outcomes if outcome not in UNGRADED]
+    num_correct = graded.count("correct")
     return {
         "accuracy": num_correct / len(graded) if graded else 0.0,
         "ci95": list(wilson_interval(num_correct, len(graded))),
+        "num_ungraded": len(outcomes) - len(graded),
+    }
+
+
+def figures_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of one evaluation with one sample a problem (a Wilson interval); what could not be graded is not in the denominator."""
+    return {
+        **_accuracy([row["outcome"] for row in rows]),
         "num_problems": len(rows),
-        "num_ungraded": len(rows) - len(graded),
         "format_rate": fmean(row["format_reward"] for row in rows),
         "mean_entropy_nats": fmean(row["mean_token_entropy_nats"] for row in rows),
         "mean_response_tokens": fmean(row["num_response_tokens"] for row in rows),

@@ -14,10 +14,12 @@ Called by the stages. Knows the actors' Protocols only.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import TypeVar
 
 from mathrl_ray.core.groups import ZERO_VARIANCE, with_advantages
+from mathrl_ray.core.reward_weights import rewarded
 from mathrl_ray.core.sampling import request_seed
 from mathrl_ray.core.statistics import max_abs_difference
 from mathrl_ray.driver.rows import trajectory_row
@@ -135,15 +137,26 @@ async def rollout(run: Run, stage: str, step: int, problems: Sequence[Problem]) 
         for index, problem in enumerate(problems)
         for sample in range(group_size)
     ]
-    golds = [problem.gold for problem in problems for _ in range(group_size)]
+    asked = [problem for problem in problems for _ in range(group_size)]
     completions = await generate(run, requests)
-    grades = await score(run, completions, golds)
+    grades = await _rewards(run, completions, asked, step)
     trajectories = [
         Trajectory(request.group_id, request.sample, request.problem_id, request.prompt_ids, completion, grade)
         for request, completion, grade in zip(requests, completions, grades, strict=True)
     ]
     groups = [tuple(trajectories[start : start + group_size]) for start in range(0, len(trajectories), group_size)]
     return [TrajectoryGroup(group[0].group_id, group[0].problem_id, group) for group in groups]
+
+
+async def _rewards(run: Run, completions: Sequence[Completion], problems: Sequence[Problem], step: int) -> list[Grade]:
+    """Grades with the reward that is trained on: the recipe's function or the grader, and its weights at this step."""
+    reward, max_tokens = run.recipe.reward, run.recipe.generator.max_tokens
+    golds = [problem.gold for problem in problems]
+    grades = await score(run, completions, golds, problems=problems, function=reward.function, step=step)
+    return [
+        rewarded(grade, reward, step=step, num_tokens=len(completion.token_ids), max_tokens=max_tokens)
+        for grade, completion in zip(grades, completions, strict=True)
+    ]
 
 
 async def train_on_buffer(run: Run, buffer: TrajectoryBuffer, stage: str, step: int) -> dict[str, float]:
@@ -197,13 +210,38 @@ async def generate(run: Run, requests: Sequence[GenerationRequest]) -> list[Comp
     return completions
 
 
-async def score(run: Run, completions: Sequence[Completion], golds: Sequence[str], prompt: str | None = None) -> list[Grade]:
-    """Grades of responses to a prompt (default data.prompt), in their order, from all scorers at once."""
+async def score(
+    run: Run,
+    completions: Sequence[Completion],
+    golds: Sequence[str],
+    prompt: str | None = None,
+    *,
+    problems: Sequence[Problem] | None = None,
+    function: str = "",
+    step: int = 0,
+) -> list[Grade]:
+    """Grades of responses, in their order, from all scorers at once.
+
+    Args:
+        run: the run.
+        completions: the responses.
+        golds: one answer a response.
+        prompt: the recipe's word for the prompt that they answer, by default data.prompt; it says where a response says its answer.
+        problems: one a response; needed where there is a function.
+        function: a reward function, as the recipe names it, in the grader's place; "" for none.
+        step: the training step, for the function.
+    """
     style = run.prompt_named(prompt).style
     requests = [
         ScoreRequest(response=completion.text, gold=gold, finish_reason=completion.finish_reason, style=style)
         for completion, gold in zip(completions, golds, strict=True)
     ]
+    if function:
+        assert problems is not None
+        requests = [
+            replace(request, function=function, problem=problem, prompt=run.prompt(problem, prompt), step=step)
+            for request, problem in zip(requests, problems, strict=True)
+        ]
     with run.ledger.work("scorer"):
         parts = await asyncio.gather(*(scorer.score(part) for scorer, part in _shares(run.actors.scorers, requests)))
     run.ledger.graded += len(requests)

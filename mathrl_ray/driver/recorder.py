@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import tomli_w
 
 from mathrl_ray.config import Recipe
-from mathrl_ray.driver.rows import EVALUATION_SCHEMA, TRAJECTORY_SCHEMA
+from mathrl_ray.driver.rows import EVALUATION_SCHEMA, trajectory_schema
 
 
 class Recorder:
@@ -59,7 +59,7 @@ class Recorder:
         return self._write_rows(self.folder / "evaluations" / f"{stage}-v{policy_version}.parquet", rows, EVALUATION_SCHEMA)
 
     def trajectories(self, stage: str, step: int, rows: Sequence[Mapping[str, Any]]) -> Path:
-        return self._write_rows(self.folder / "trajectories" / f"{stage}-{step}.parquet", rows, TRAJECTORY_SCHEMA)
+        return self._write_rows(self.folder / "trajectories" / f"{stage}-{step}.parquet", rows, trajectory_schema(rows))
 
     def checkpoint_folder(self, stage: str, step: int) -> Path:
         return self.folder / "checkpoints" / f"{stage}-{step}"

@@ -3,6 +3,7 @@
 Called by the recorder. The column names are fixed: other people's scripts read them.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -35,9 +36,11 @@ EVALUATION_SCHEMA = pa.schema(
         ("top_p", pa.float64()),
         ("max_tokens", pa.int64()),
         ("seed", pa.int64()),
+        ("graders", pa.list_(pa.struct([("grader", pa.string()), ("reward", pa.float64()), ("outcome", pa.string())]))),
     ]
 )
-"""One row a (problem, sample): all that is needed to grade it again."""
+"""One row a (problem, sample): all that is needed to grade it again. The columns are the default grader's; `graders` holds what each other
+one of eval.graders says of the same response."""
 
 TRAJECTORY_SCHEMA = pa.schema(
     [
@@ -59,7 +62,16 @@ TRAJECTORY_SCHEMA = pa.schema(
         ("drop_reason", pa.string()),
     ]
 )
-"""One row a trajectory; learner_logprobs is null where it was dropped before the learner saw it."""
+"""One row a trajectory; learner_logprobs is null where it was dropped before the learner saw it. `trajectory_schema` adds the parts that a
+reward function gave."""
+
+
+def trajectory_schema(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
+    """TRAJECTORY_SCHEMA, with every part of the rows' rewards as a field of reward_parts: format and answer first, then by name."""
+    names = {name for row in rows for name in row["reward_parts"]} - {"format", "answer"}
+    index = TRAJECTORY_SCHEMA.get_field_index("reward_parts")
+    parts = pa.struct([(name, pa.float64()) for name in ("format", "answer", *sorted(names))])
+    return TRAJECTORY_SCHEMA.set(index, pa.field("reward_parts", parts))
 
 
 def evaluation_row(
@@ -73,6 +85,7 @@ def evaluation_row(
     sample: int,
     seed: int,
     mean_token_entropy_nats: float,
+    others: Sequence[tuple[str, Grade]] = (),
 ) -> dict[str, Any]:
     return {
         "problem_id": problem.problem_id,
@@ -99,7 +112,13 @@ def evaluation_row(
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
         "seed": seed,
+        "graders": [{"grader": name, "reward": other.reward, "outcome": other.outcome} for name, other in others],
     }
+
+
+def own_parts(grade: Grade) -> dict[str, float]:
+    """The parts of a reward beside format, answer and the whole, which have columns and metrics of their own."""
+    return {name: value for name, value in grade.parts.items() if name not in ("format", "answer", "reward")}
 
 
 def trajectory_row(
@@ -116,7 +135,7 @@ def trajectory_row(
         "learner_logprobs": learner_logprobs,
         "version_runs": completion.version_runs,
         "reward": grade.reward,
-        "reward_parts": {"format": grade.format_reward, "answer": grade.answer_reward},
+        "reward_parts": {"format": grade.format_reward, "answer": grade.answer_reward, **own_parts(grade)},
         "advantage": trajectory.advantage,
         "outcome": grade.outcome,
         "finish_reason": completion.finish_reason,

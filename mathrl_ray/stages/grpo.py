@@ -11,6 +11,7 @@ from mathrl_ray.driver.evaluation import accuracy_text, evaluate, is_validation_
 from mathrl_ray.driver.loops import begin_stage, rollout, train_on_buffer
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.step_metrics import rollout_metrics
+from mathrl_ray.driver.step_warnings import step_warnings
 from mathrl_ray.driver.trajectory_buffer import TrajectoryBuffer
 
 
@@ -20,9 +21,14 @@ async def run_grpo(run: Run) -> dict[str, Any]:
     run.console.begin_stage("grpo", f"{grpo.num_steps} steps of {grpo.prompts_per_step} problems x {grpo.group_size} responses")
     await begin_stage(run, "grpo", learning_rate=grpo.learning_rate, num_optimizer_steps=grpo.num_steps * grpo.updates_per_step)
     buffer = TrajectoryBuffer(capacity_groups=grpo.prompts_per_step, max_staleness=run.recipe.driver.max_staleness)
+    warned: set[str] = set()
     for step in range(1, grpo.num_steps + 1):
         chosen = batch_indices(num_problems, grpo.prompts_per_step, step - 1, run.recipe.run.seed)
         groups = await rollout(run, "grpo", step, [run.train_problems[index] for index in chosen])
+        warnings = step_warnings(groups, run.recipe)
+        for text in (text for kind, text in warnings.items() if kind not in warned):  # again only after a step without
+            run.console.say(f"warning: grpo step {step}: {text}")
+        warned = set(warnings)
         for group in groups:
             buffer.add(group)
         metrics = {**rollout_metrics(groups), **await train_on_buffer(run, buffer, "grpo", step), **run.ledger.lap()}

@@ -201,7 +201,8 @@ def test_known_keys_hold_the_fixed_ones():
         "run.name", "run.root", "run.seed", "model.path", "model.dtype", "data.train", "data.test", "data.columns", "eval.num_problems",
         "eval.temperature", "eval.max_tokens", "eval.prompts", "generator.replicas", "generator.max_tokens", "generator.temperature",
         "learner.num_ranks", "learner.learning_rate", "learner.zero_stage", "driver.max_staleness", "grpo.num_steps", "grpo.group_size",
-        "grpo.prompts_per_step", "grpo.loss", "study.stages",
+        "grpo.prompts_per_step", "grpo.loss", "study.stages", "eval.graders", "reward.function", "reward.answer", "reward.format",
+        "reward.length",
     }  # fmt: skip
     assert fixed <= set(known_keys())
 
@@ -282,3 +283,57 @@ def test_a_limit_that_makes_no_sense_is_refused_with_its_key(recipe_at, override
     key, value = override.split("=")
     with pytest.raises(RecipeError, match=rf"{key} = {value}: input should be"):
         recipe_at("", override)
+
+
+# rewards and graders
+
+
+def test_the_default_reward_is_a5s(recipe_at):
+    reward = recipe_at().reward
+    assert (reward.function, reward.answer, reward.format, reward.length) == ("", 1.0, 0.0, 0.0)
+
+
+def test_a_weight_is_a_number_or_points(recipe_at):
+    reward = recipe_at("[reward]\nformat = [[0, 0.2], [100, 0]]", "reward.length=[[5, 1]]", "reward.answer=2").reward
+    assert (reward.answer, reward.format, reward.length) == (2.0, [(0, 0.2), (100, 0.0)], [(5, 1.0)])
+
+
+@pytest.mark.parametrize("weight", ["[]", "[[0, 1], [0, 2]]", "[[5, 1], [3, 2]]", "[[-1, 1]]", "[1, 2]", "[[1, 2, 3]]", "'much'", "true"])
+def test_a_weight_of_another_form_shows_the_form(recipe_at, weight):
+    with pytest.raises(RecipeError, match=r"reward\.format = .*give a number, or \[step, weight\] points with rising steps"):
+        recipe_at(f"[reward]\nformat = {weight}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[reward]\nanswer = 0", r"reward\.answer, reward\.format and reward\.length are all 0.*Set reward\.answer = 1\.0"),
+        ("[reward]\nkwargs = {a = 1}", r"reward\.kwargs = \{'a': 1\} without reward\.function"),
+        ("[reward]\nfunction = 'mine.py'", r"reward\.function holds 'mine\.py': give module:function or path/file\.py:function"),
+        ("[eval]\ngraders = ['default', 'mine']", r"eval\.graders holds 'mine': give module:function"),
+        ("[eval]\ngraders = ['a:b']", r'eval\.graders = .* leaves out "default"'),
+        ("[eval]\ngraders = ['default', 'a:b', 'a:b']", r"eval\.graders = .* names one twice"),
+        ("[eval]\ngraders = []", r"eval\.graders = \[\]"),
+    ],
+)
+def test_rewards_and_graders_that_cannot_work_are_refused(recipe_at, text, message):
+    with pytest.raises(RecipeError, match=message):
+        recipe_at(text)
+
+
+def test_own_reward_files_mean_the_recipes_folder_and_must_be_there(recipe_at, tmp_path):
+    recipe = recipe_at("[reward]\nfunction = 'mine.py:f'\n[eval]\ngraders = ['default', 'a.module:g', 'sub/other.py:h']")
+    assert recipe.reward.function == f"{tmp_path}/mine.py:f"
+    assert recipe.eval.graders == ["default", "a.module:g", f"{tmp_path}/sub/other.py:h"]
+    with pytest.raises(RecipeError, match=r"reward\.function = .*mine\.py:f: no such file"):
+        check_local_paths(recipe, ["grpo"])
+    (tmp_path / "mine.py").touch()
+    with pytest.raises(RecipeError, match=r"eval\.graders = .*other\.py:h: no such file"):
+        check_local_paths(recipe, ["grpo"])
+
+
+def test_a_recipe_with_a_schedule_written_out_and_read_back_is_the_same(recipe_at):
+    import tomli_w
+
+    recipe = recipe_at("[reward]\nformat = [[0, 0.2], [100, 0]]\nfunction = 'a:b'\nkwargs = {c = 1}")
+    assert recipe_at(tomli_w.dumps(recipe.model_dump(mode="json")), name="again.toml").reward == recipe.reward

@@ -16,7 +16,7 @@ from mathrl_ray.core.grading.expressions import same_expression
 from mathrl_ray.core.grading.extraction import Extraction, Style, extract
 from mathrl_ray.core.grading.reading import read
 from mathrl_ray.core.grading.shapes import Listing, Shape
-from mathrl_ray.core.grading.spelling import normalise, thousands_as_list, whole_number
+from mathrl_ray.core.grading.spelling import is_whole, normalise, thousands_as_list, whole_number
 from mathrl_ray.types import Grade, Outcome
 
 
@@ -37,7 +37,7 @@ def quick_verdict(answer: str | None, gold: str) -> Outcome | None:
     given = normalise(answer or "")
     if not given:
         return "no_answer"
-    if given == wanted:
+    if given == wanted and is_whole(wanted):
         return "correct"
     wanted_number, given_number = whole_number(wanted), whole_number(given)
     if wanted_number is None or given_number is None:

@@ -15,6 +15,8 @@ _SPACES = re.compile(r"(?:(?<!\\)\\[,;: ]|~|\s)+")
 _SPACE_THAT_SAYS_NOTHING = re.compile(r"(?<![0-9]) (?![A-Za-z])|(?<![A-Za-z]) (?![0-9])")
 _TYPESET_THOUSANDS_COMMA = re.compile(r"(?<=[0-9])(?:\{,\}|,\s?\\!\s?|\s?\\,\s?)(?=[0-9]{3}(?![0-9]))")
 _NUMBER_WITH_THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
+_OPENING_AND_CLOSING = re.compile(r"\\([{}])|\\.|([{}])|([(\[])|([)\]])")
+_OPERATORS_AT_AN_END = ("+", "-", "*", "/", "=", "^", "_", "\\", "<", ">")
 _WHOLE_NUMBER = re.compile(r"([-+]?)([0-9]+)")
 
 
@@ -36,6 +38,26 @@ def normalise(text: str) -> str:
     text = without_thousands_commas(text)
     text = _without_spaces(text)
     return without_full_stop(text)
+
+
+def is_whole(text: str) -> bool:
+    r"""Whether a text could be read: every bracket is closed by one (`(0,1]` by another kind) and no operator stands at its end.
+
+    A gold that is not whole is left to the parser: two equal texts of it are no right answer, if nobody can say what they mean.
+
+    >>> [is_whole(text) for text in (r"\frac{1}{2}", "(0,1]", r"\{1,2\}", r"\frac{1", "(1,2", "3+", r"\{\}\{")]
+    [True, True, True, False, False, False, False]
+    """
+    if text.endswith(_OPERATORS_AT_AN_END):
+        return False
+    open_sets = open_groups = open_brackets = 0
+    for set_brace, group_brace, opening, closing in _OPENING_AND_CLOSING.findall(text):
+        open_sets += {"{": 1, "}": -1, "": 0}[set_brace]
+        open_groups += {"{": 1, "}": -1, "": 0}[group_brace]
+        open_brackets += bool(opening) - bool(closing)
+        if min(open_sets, open_groups, open_brackets) < 0:
+            return False
+    return open_sets == open_groups == open_brackets == 0
 
 
 def without_full_stop(text: str) -> str:

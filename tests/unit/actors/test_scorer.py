@@ -48,7 +48,7 @@ def asked(answer, gold):
     return ScoreRequest(f" 2 and 3 make 5. </think> <answer> {answer} </answer>", gold)
 
 
-GOOD, WRONG = asked("2/4", r"\frac{1}{2}"), asked("3/4", r"\frac{1}{2}")
+GOOD, WRONG = asked(r"2\sqrt{3}", r"\sqrt{12}"), asked(r"3\sqrt{3}", r"\sqrt{12}")  # no plain numbers: these need a process
 
 
 def keepers_of(pid):
@@ -92,7 +92,7 @@ def until(condition, limit_s):
     return condition()
 
 
-def test_a_mixed_batch_comes_back_complete_and_in_order():
+def test_behaviour_4_a_mixed_batch_comes_back_complete_and_in_order():
     batch = [
         (GOOD, "correct"),
         (asked(*HANGS[0]), "grader_timeout"),
@@ -118,7 +118,7 @@ def test_a_mixed_batch_comes_back_complete_and_in_order():
     assert all(0 < grade.grading_s < 1.5 for grade in grades)  # at most the limit of 1 s, and one look at the clock
 
 
-def test_every_hanging_input_returns_within_the_limit_and_the_pool_keeps_its_capacity():
+def test_behaviour_1_every_hanging_input_returns_within_the_limit_and_the_pool_keeps_its_capacity():
     async def run():
         async with running(num_processes=2) as scorer:
             started = time.monotonic()
@@ -164,7 +164,7 @@ def test_a_right_answer_in_broken_tags_is_told_from_a_wrong_one():
     assert {(grade.outcome, grade.reward) for grade in grades} == {("no_answer", 0.0)}
 
 
-def test_a_memory_bomb_costs_one_restart_and_its_own_grade_only():
+def test_behaviour_2_a_memory_bomb_costs_one_restart_and_its_own_grade_only():
     async def run():
         async with running(limit_s=60.0, memory_bytes=128 << 20) as scorer:
             first = await scorer.score([GOOD])
@@ -190,8 +190,7 @@ def test_a_process_that_dies_over_an_item_is_replaced_and_only_that_item_is_ungr
 
     grades, (worker,) = asyncio.run(run())
     assert [grade.outcome for grade in grades] == ["grader_error", "correct"]
-    # with its keeper killed, the worker goes on computing until its own alarm, 1 s after the limit of 2 s
-    assert until(lambda: is_gone(worker), limit_s=3 + 3)
+    assert until(lambda: is_gone(worker), limit_s=3)  # with its keeper killed too: by the kernel, at once
 
 
 @pytest.mark.parametrize("find", [workers_of, keepers_of])
@@ -229,7 +228,7 @@ def test_a_process_that_cannot_start_is_an_error_that_names_its_command(monkeypa
         GradingProcess(5.0, MEMORY_BYTES).ready_channel()
 
 
-def test_a_cancelled_batch_yields_no_grade_and_leaves_the_scorer_as_it_was():
+def test_behaviour_3_a_cancelled_batch_yields_no_grade_and_leaves_the_scorer_as_it_was():
     async def run():
         async with running() as scorer:
             batch = asyncio.create_task(scorer.score([asked(*HANGS[0]), *[asked(*HANGS[1])] * 50]))
@@ -256,7 +255,7 @@ def test_two_batches_at_once_each_get_their_own_grades():
     assert [grade.reward for grade in other] == [0.0] * 5
 
 
-def test_the_verdicts_are_those_of_the_pure_function_also_from_an_event_loop_in_a_thread():
+def test_behaviour_3_the_verdicts_are_those_of_the_pure_function_also_from_an_event_loop_in_a_thread():
     requests = [
         GOOD,
         WRONG,
@@ -309,7 +308,7 @@ from mathrl_ray.types import ScoreRequest
 async def main():
     scorer = Scorer(limit_s=60, memory_bytes=1 << 30)
     await scorer.setup()
-    grades = await scorer.score([ScoreRequest("</think> <answer> 2/4 </answer>", "1/2")])
+    grades = await scorer.score([ScoreRequest(r"</think> <answer> 2\sqrt{3} </answer>", r"\sqrt{12}")])
     print(grades[0].outcome, flush=True)
     if sys.argv[1] == "busy":
         await scorer.score([ScoreRequest(r"</think> <answer> \prod_{k=1}^{9999} \sin k </answer>", "5")] * 100)

@@ -19,7 +19,7 @@ from math_verify.errors import TimeoutException
 from mathrl_ray.core import grading
 from mathrl_ray.core.grading.extraction import Extraction, extract
 from mathrl_ray.core.grading.grade import algebraic_verdict, grade, load, pay, quick_verdict
-from mathrl_ray.core.grading.spelling import normalise
+from mathrl_ray.core.grading.spelling import is_whole, normalise
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CASES = REPOSITORY.parent / "shared" / "data" / "grading_cases.jsonl"
@@ -186,8 +186,9 @@ def test_different_answers_stay_different_texts(one, other):
 
 
 @given(no_tags)
-def test_every_text_with_something_in_it_equals_itself(text):
-    assert quick_verdict(text, text) == ("correct" if normalise(text) else "bad_gold")
+def test_every_text_with_something_in_it_equals_itself_or_is_left_to_the_parser(text):
+    wanted = normalise(text)
+    assert quick_verdict(text, text) == (("correct" if is_whole(wanted) else None) if wanted else "bad_gold")
 
 
 @given(st.integers(), st.integers(), st.sampled_from(["{}", "{:,}", "${}$", "00{}", r"\boxed{{{}}}"]))
@@ -262,8 +263,15 @@ def test_a_response_without_tags_earns_nothing():
     assert (result.outcome, result.extracted_answer, result.format_reward, result.reward) == ("no_answer", None, 0.0, 0.0)
 
 
-def test_an_unreadable_gold_still_pays_the_same_text():
-    assert grade(tagged(r"\{\}\{"), r"\{\}\{").reward == 1.0
+@pytest.mark.parametrize("gold", [r"\{\}\{", r"\frac{1", "(1,2", "3+", r"\sqrt{"])
+def test_behaviour_5_a_gold_that_does_not_parse_never_pays_not_even_the_same_text(gold):
+    result = grade(tagged(gold), gold)
+    assert (result.reward, result.outcome) == (0.0, "bad_gold")
+
+
+@pytest.mark.parametrize("gold", ["(0,1]", r"\{1,2\}", r"\frac{1}{2}", r"\text{Evelyn}", "50\\%", "x>-1", "C"])
+def test_a_gold_that_is_whole_pays_the_same_text_at_once(gold):
+    assert quick_verdict(gold, gold) == "correct"
 
 
 @given(st.booleans(), st.sampled_from(["correct", "wrong", "no_answer", "grader_timeout", "grader_error", "bad_gold"]))

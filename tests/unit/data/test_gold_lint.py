@@ -54,6 +54,43 @@ def test_a_gold_that_no_response_could_meet_is_named(gold, kinds):
     assert [(fault.kind, fault.problem_ids) for fault in faults] == [(kind, ("asked",)) for kind in kinds]
 
 
+@pytest.mark.parametrize(
+    ("verdict", "kind"),
+    [
+        ("wrong", "inconsistent_gold"),
+        ("unparseable_answer", "inconsistent_gold"),
+        ("grader_timeout", "ungradable_gold"),
+        ("grader_error", "ungradable_gold"),
+        ("bad_gold", "unparseable_gold"),
+    ],
+)
+def test_each_verdict_of_a_judge_on_a_gold_has_its_fault(verdict, kind):
+    asked = []
+
+    def judge(answer, gold):
+        asked.append((answer, gold))
+        return verdict
+
+    assert [fault.kind for fault in unusable_golds([problem("a", gold="x+1"), problem("b", gold="12,345")], judge)] == [kind]
+    assert asked == [(r"\boxed{x+1}", "x+1")]  # not the whole number, which is equal to itself whatever the judge
+
+
+def test_an_empty_problem_is_a_fault_of_its_own_and_no_duplicate():
+    assert [(fault.kind, fault.problem_ids) for fault in lint([problem("a", " "), problem("b", "")])] == [
+        ("empty_problem", ("a",)),
+        ("empty_problem", ("b",)),
+    ]
+
+
+def test_texts_that_differ_in_signs_and_golds_may_well_be_two_problems():
+    plus, minus = problem("a", "Compute 6+3-7.", "2"), problem("b", "Compute 6-3+7.", "10")
+    assert [fault.kind for fault in duplicates([plus, minus])] == ["possible_duplicate"]
+    assert [fault.kind for fault in overlaps({"one": [plus], "other": [minus]})] == ["possible_overlap"]
+    # The same signs with different golds are one question with a wrong gold; different signs with one gold mostly are one too.
+    assert [fault.kind for fault in duplicates([plus, problem("c", "compute 6 + 3 - 7", "10")])] == ["duplicate"]
+    assert [fault.kind for fault in duplicates([plus, problem("d", "Compute 6-3+7.", "2")])] == ["duplicate"]
+
+
 def test_a_missing_level_is_a_fault_only_where_others_have_one():
     assert levels_that_are_no_number([problem("a"), problem("b")]) == []
     assert [fault.problem_ids for fault in levels_that_are_no_number([problem("a", level=3), problem("b")])] == [("b",)]
@@ -96,7 +133,7 @@ def test_every_problem_overlaps_with_itself_whatever_its_case_and_spacing(text):
 
 def test_the_known_faults_of_math_are_found():
     train = read("math_train.jsonl")
-    found = {(fault.kind, fault.problem_ids) for fault in lint(train) if fault.kind != "duplicate"}
+    found = {(fault.kind, fault.problem_ids) for fault in lint(train) if not fault.kind.endswith("duplicate")}
     assert found == {
         ("empty_gold", ("MATH/train/number_theory/7115.json",)),
         ("empty_gold", ("MATH/train/number_theory/7117.json",)),

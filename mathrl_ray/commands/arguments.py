@@ -1,0 +1,91 @@
+"""What may be typed behind `grade` and `check-data`, and what they say of themselves with --help.
+
+Called by __main__.py. Light: each command is imported when it runs.
+"""
+
+import argparse
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from mathrl_ray.core.grading.extraction import Style
+
+Add = Callable[..., Any]
+
+
+def grade(options: argparse.Namespace) -> int:
+    """Adds to each row format_reward, answer_reward, reward, outcome, extracted_answer, lenient_answer_correct, grading_s and grader, in
+    the rows' order, with all their columns (one of such a name is kept as previous_NAME), and prints the outcomes. A row whose response
+    is a list gets lists. Rows of verl, TRL and lm-eval are recognised by their columns; for them, and with --compare, each disagreement
+    goes to OUTPUT's .disagreements file. Status 0 whatever the verdicts."""
+    from mathrl_ray.commands.grade import GradeOptions, grade_file
+
+    return grade_file(GradeOptions(**_given(options, GradeOptions)))
+
+
+def check_data(options: argparse.Namespace) -> int:
+    """Prints every fault with the ids of its rows: golds that are empty, cannot be read or are not equal to themselves, levels that are no
+    number, duplicates, overlaps between the files (exact, and but for case, spacing and punctuation), prompts that are too long.
+    --write-clean leaves out the rows of faults, of duplicates all but the first, of overlaps those of every file but the last. What is
+    called possible is to be read by a person; it costs no row. Status 1 when something is wrong."""
+    from mathrl_ray.commands.check_data import CheckOptions
+    from mathrl_ray.commands.check_data import check_data as check
+
+    return check(CheckOptions(**{**_given(options, CheckOptions), "columns": _columns(options.columns)}))
+
+
+def add_grade(commands: Any) -> None:
+    add = _parser(commands, "grade", "grade the responses of a file again, and compare graders", grade)
+    _text(add, "--input", "FILE", ".jsonl or .parquet with a response and a gold a row; verl's, TRL's and lm-eval's too", required=True)
+    add("--output", metavar="FILE", type=Path, required=True, help=".jsonl or .parquet: the same rows, and their grades")
+    add("--style", default="r1_zero", choices=get_args(Style), help="where the answer is: in the tags (default), or in the last box")
+    _limits(add, "one answer")
+    _text(add, "--response-field", "COLUMN", "default: response, or the system's own; a list is several samples")
+    _text(add, "--gold-field", "COLUMN", "default: gold, else answer, or the system's own; a list is alternatives")
+    _text(add, "--id-field", "COLUMN", "default: id, else problem_id, else source, else file:line")
+    _text(add, "--golds", "DATA", "problems with golds, for rows that hold a prompt and no gold")
+    _text(add, "--compare", "GRADER", "a second grader: math-verify, exact, module:function or path/file.py:function")
+
+
+def add_check_data(commands: Any) -> None:
+    add = _parser(commands, "check-data", "what is wrong with files of problems: golds, duplicates, overlaps", check_data)
+    add("files", nargs="+", metavar="FILE", help=".jsonl, .parquet, or a name for `datasets`; name the test set last")
+    add("--write-clean", metavar="OUT", type=Path, help="write the good rows (several files: into a folder), and what was left out and why")
+    add("--max-prompt-tokens", metavar="N", type=int, default=0, help="report prompts with more tokens than this; needs --tokenizer")
+    _text(add, "--tokenizer", "FOLDER", "a model's folder, whose tokenizer counts")
+    add("--prompt", metavar="NAME", default="r1_zero", help="around each problem: r1_zero (default), question_only, chat, a text file")
+    add("--columns", metavar="FIELD=COLUMN", action="append", default=[], help="where a column has no common name: gold=final, ...")
+    _limits(add, "one gold")
+
+
+def _parser(commands: Any, name: str, summary: str, command: Callable[..., int]) -> Add:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=inspect.getdoc(command))
+    return parser.add_argument
+
+
+def _text(add: Add, option: str, metavar: str, meaning: str, *, required: bool = False) -> None:
+    add(option, metavar=metavar, default="", required=required, help=meaning)
+
+
+def _limits(add: Add, item: str) -> None:
+    add("--workers", metavar="N", type=_positive, dest="num_workers", default=0, help="grading processes; default: one a core")
+    add("--limit-s", metavar="S", type=float, default=5.0, help=f"time for {item}; the process that exceeds it is ended (5)")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}: at least 1 worker")
+    return number
+
+
+def _given(options: argparse.Namespace, kind: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(options).items() if name in kind.__dataclass_fields__}
+
+
+def _columns(pairs: Sequence[str]) -> dict[str, str]:
+    """{"gold": "final"} from ["gold=final"]."""
+    if wrong := [pair for pair in pairs if "=" not in pair]:
+        raise ValueError(f"--columns {wrong[0]}: give FIELD=COLUMN, for example gold=final_answer")
+    return {name: column for name, _, column in (pair.partition("=") for pair in pairs)}
