@@ -19,6 +19,7 @@ from mathrl_ray.driver.environment import describe_environment
 from mathrl_ray.driver.loops import canary_requests
 from mathrl_ray.driver.recorder import Recorder
 from mathrl_ray.driver.run import Run
+from mathrl_ray.stages.gold_check import check_golds
 from mathrl_ray.stages.inputs import Inputs, check_memory, load_inputs, prepare_model
 from mathrl_ray.stages.lengths import check_lengths
 from mathrl_ray.stages.study import run_study
@@ -37,6 +38,7 @@ async def run_job(recipe: Recipe, stages: Sequence[StageName]) -> None:
     inputs = load_inputs(recipe, stages)
     for remark in inputs.remarks:
         console.say(remark)
+    inputs = check_golds(recipe, inputs, console.say)
     if recipe.model.path != BUILTIN:  # the built-in model is made later, beside the engines' imports
         check_lengths(recipe, inputs, _tokenizer(prepare_model(recipe, console.say)))
     with ray_connection(recipe.run.name):

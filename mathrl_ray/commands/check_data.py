@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mathrl_ray.actors.gold_judge import GoldJudge
 from mathrl_ray.commands.checked_file import CheckedFile, mark_bad, read_checked, short_names
 from mathrl_ray.commands.clean_files import clean_paths, write_clean
 from mathrl_ray.commands.display import plain_table, progress, show
-from mathrl_ray.commands.gold_judge import GoldJudge
 from mathrl_ray.commands.prompt_lengths import Lengths, over_long, prompt_lengths
 from mathrl_ray.data.gold_lint import REMARKS, Fault, golds_to_judge, in_a_box, lint, overlaps
 from mathrl_ray.data.rows import DataError

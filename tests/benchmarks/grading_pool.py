@@ -1,8 +1,8 @@
 """The grading pool beside one process of plain math-verify: pairs a second, scaling, and what hanging answers cost.
 
-`python tests/benchmarks/grading_pool.py` (about 4 minutes, of which 1 waits for hanging answers; needs ../shared/data). Both sides run by
-turns in this run (A B B A, five pairs, medians of the ratios). Pairs: 800 real responses (style boxed), and 5,000 made of MATH golds: spelled
-otherwise, or with a digit changed.
+`python tests/benchmarks/grading_pool.py` takes about 4 minutes, of which 1 waits for hanging answers, and needs ../shared/data. Both sides
+run by turns (A B B A, five pairs, medians of the ratios). Pairs: 800 real responses (style boxed), and 5,000 made of MATH golds, spelled
+otherwise or with a digit changed.
 """
 
 import asyncio

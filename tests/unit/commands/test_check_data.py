@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from mathrl_ray.__main__ import main
-from mathrl_ray.commands.gold_judge import GoldJudge
+from mathrl_ray.actors.gold_judge import GoldJudge
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 HANGS = r"\prod_{k=1}^{9999}\sin k"

@@ -1,6 +1,6 @@
 """The grader as a judge of golds, in processes that can be ended: a gold that somebody made to hang costs its limit, not the command.
 
-Called by check_data.py. Knows pairs of texts only.
+Called by `check-data` and before a job starts. Knows pairs of texts only.
 """
 
 import queue
