@@ -3,7 +3,7 @@
 Called by job.py between loading and Ray. Knows the problems of a job and the grader in its killable processes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mathrl_ray.actors.gold_judge import GoldJudge
@@ -13,7 +13,6 @@ from mathrl_ray.stages.inputs import Inputs
 from mathrl_ray.types import Problem
 
 NUM_PROCESSES = 2
-SPLITS = ("train", "validation", "test")
 
 
 def check_golds(recipe: Recipe, inputs: Inputs, say: Callable[[str], None]) -> Inputs:
@@ -27,7 +26,9 @@ def check_golds(recipe: Recipe, inputs: Inputs, say: Callable[[str], None]) -> I
     """
     if recipe.reward.function:
         return inputs
-    asked = [problem for split, problems in _splits(inputs) if getattr(recipe.data, split) != BUILTIN for problem in problems]
+    data = recipe.data
+    splits = ((data.train, inputs.train), (data.validation, inputs.validation), (data.test, inputs.test))
+    asked = [problem for spec, problems in splits if spec != BUILTIN for problem in problems]
     faults = _faults(asked, recipe.scorer.limit_s)
     if not faults:
         return inputs
@@ -40,12 +41,17 @@ def check_golds(recipe: Recipe, inputs: Inputs, say: Callable[[str], None]) -> I
     remark = f"left out, since their golds cannot be graded: {named}"
     say(remark)
     bad = {problem_id for fault in faults for problem_id in fault.problem_ids}
-    kept = {split: [problem for problem in problems if problem.problem_id not in bad] for split, problems in _splits(inputs)}
-    return replace(inputs, **kept, remarks=[*inputs.remarks, remark])
 
+    def kept(problems: Sequence[Problem]) -> list[Problem]:
+        return [problem for problem in problems if problem.problem_id not in bad]
 
-def _splits(inputs: Inputs) -> Iterator[tuple[str, list[Problem]]]:
-    return ((split, getattr(inputs, split)) for split in SPLITS)
+    return replace(
+        inputs,
+        train=kept(inputs.train),
+        validation=kept(inputs.validation),
+        test=kept(inputs.test),
+        remarks=[*inputs.remarks, remark],
+    )
 
 
 def _faults(problems: Sequence[Problem], limit_s: float) -> list[Fault]:
