@@ -16,13 +16,20 @@ from typing import Any
 from mathrl_ray.config import AdvantageSection, LossSection, Recipe, RecipeError
 
 
-def load_function(spec: str, *, key: str, kwargs: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+def load_function(
+    spec: str,
+    *,
+    key: str,
+    kwargs: Mapping[str, Any] | None = None,
+    takes: str | None = "one argument (a loss the batch, an advantage the group)",
+) -> Callable[..., Any]:
     """The function that a recipe's key names, with keyword arguments bound.
 
     Args:
         spec: "module:function" or "path/file.py:function".
         key: the recipe's key, for messages.
         kwargs: keyword arguments that the function is called with.
+        takes: what else it is called with, one argument, for the message; None where that has many forms and is not looked at here.
 
     Raises:
         RecipeError: not of this form, no such file or module, an error while importing it, no function of that name in it, or one that
@@ -33,7 +40,8 @@ def load_function(spec: str, *, key: str, kwargs: Mapping[str, Any] | None = Non
     function = getattr(module, name, None)
     if not callable(function):
         raise RecipeError(f"{key} = {spec!r}: {source} has no function {name}; it has {', '.join(public_functions(module)) or 'none'}")
-    _check_keywords(function, name, key, kwargs or {})
+    if takes is not None:
+        _check_keywords(function, name, key, kwargs or {}, takes)
     return functools.partial(function, **kwargs) if kwargs else function
 
 
@@ -52,7 +60,7 @@ def split_function_name(spec: str, key: str) -> tuple[str, str]:
     return source, name
 
 
-def _check_keywords(function: Callable[..., Any], name: str, key: str, kwargs: Mapping[str, Any]) -> None:
+def _check_keywords(function: Callable[..., Any], name: str, key: str, kwargs: Mapping[str, Any], takes: str) -> None:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a builtin does not tell its parameters
@@ -62,7 +70,7 @@ def _check_keywords(function: Callable[..., Any], name: str, key: str, kwargs: M
     except TypeError as error:
         raise RecipeError(
             f"{key.removesuffix('.function')}.kwargs = {dict(kwargs)} does not fit {name}{signature}: {error}. "
-            "It is called with one argument (a loss with the batch, an advantage with the group) and these."
+            f"It is called with {takes} and these."
         ) from error
 
 

@@ -49,7 +49,7 @@ def loaded(spec: str) -> Callable[[Problem, str], Any]:
         RecipeError: it cannot be loaded.
         ValueError: it cannot be called with a response and a gold.
     """
-    function = load_function(spec, key=OPTION)
+    function = load_function(spec, key=OPTION, takes=None)
     try:
         parts_of = adapted(function)
     except ValueError:

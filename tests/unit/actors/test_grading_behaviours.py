@@ -113,7 +113,7 @@ def test_behaviour_5_a_gold_that_is_empty_or_does_not_parse_pays_no_answer_and_i
 def test_behaviour_5_an_empty_gold_is_named_when_the_data_is_loaded(tmp_path):
     path = tmp_path / "problems.jsonl"
     path.write_text('{"id": "a", "problem": "1+1?", "answer": "2"}\n{"id": "b", "problem": "2+2?", "answer": " "}\n')
-    with pytest.raises(DataError, match=r"line 2 (id b): gold is empty"):
+    with pytest.raises(DataError, match=r"line 2 \(id b\): gold is empty"):
         load_problems(str(path))
 
 

@@ -384,6 +384,7 @@ def test_the_time_out_exception_of_math_verify_ends_in_an_outcome(raise_in_main_
 
 @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
 def test_what_ends_the_program_passes_through(raise_in_main_thread_after, exception):
+    load()
     raise_in_main_thread_after(0.7, exception())
     with pytest.raises(exception):
         grade(tagged(COMPARES_FOR_EVER), "5")
