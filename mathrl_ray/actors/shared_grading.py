@@ -34,7 +34,15 @@ class _Shared:
 
 _shared = _Shared()
 os.register_at_fork(after_in_child=_shared.begin_again)
-atexit.register(lambda: _shared.process.end())
+
+
+def end_shared_process() -> None:
+    """End the process; the next verdict starts another. Called at exit, and by tests that count processes."""
+    with _shared.lock:
+        _shared.process.end()
+
+
+atexit.register(end_shared_process)
 
 
 def isolated_verdict(answer: str | None, gold: str) -> Outcome:
