@@ -19,9 +19,11 @@ _CLOSING = "</answer>"
 _ANY_TAG_PAIR = re.compile(r"<answer>(?P<inside>(?:(?!<answer>).)*?)(?:</answer>|$)", re.IGNORECASE | re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_BARE_BOX_CONTENT = re.compile(r"[^\s{}$]+")
-_BETWEEN_BOXES = re.compile(r"[\s$]*(?:[,;]|\\text\{\s*(?:and|or)\s*\}|,?\s*\b(?:and|or)\b)[\s$]*")
-_ANNOUNCED = re.compile(r"(?:####|\banswer(?:\s+is|:))[ \t]*:?[ \t]*(?P<value>\S[^\n]*)", re.IGNORECASE)
+_BARE_BOX_CONTENT = re.compile(r"\\?[^\s{}$\\]+")
+_BETWEEN_BOXES = re.compile(r"[,;]|\\text\{ ?(?:and|or) ?\}|,? ?\b(?:and|or)\b")
+_LONGEST_BETWEEN_BOXES = 200
+"""Characters, white space included; what is longer parts nothing, and looking at it would cost more than a response may."""
+_ANNOUNCED = re.compile(r"(?:####|\banswer(?:\s++is|:))[ \t]*+:?[ \t]*+(?P<value>\S[^\n]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +114,17 @@ def last_boxed(text: str) -> str | None:
         return None
     contents = {_content(text, found[-1]): None}
     for earlier, later in zip(reversed(found[:-1]), reversed(found), strict=False):
-        if not _BETWEEN_BOXES.fullmatch(text, earlier.end, later.start):
+        if not _parts_boxes(text, earlier.end, later.start):
             break
         contents[_content(text, earlier)] = None
     return ", ".join(reversed(contents))
+
+
+def _parts_boxes(text: str, start: int, end: int) -> bool:
+    """Whether nothing but a separator stands between two boxes."""
+    if end - start > _LONGEST_BETWEEN_BOXES:
+        return False
+    return _BETWEEN_BOXES.fullmatch(" ".join(text[start:end].replace("$", " ").split())) is not None
 
 
 def last_single_box(text: str) -> str | None:

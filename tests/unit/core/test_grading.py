@@ -428,3 +428,19 @@ def test_every_case_about_tags_gets_the_right_verdict(cases):
         case["id"]: case["correct"] for case in about_tags
     }
     print("cases about tags, by verdict:", Counter(case["correct"] for case in about_tags))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "response",
+    [
+        "#### " + " " * 50_000 + "\n",
+        r"\boxed{1}" + " " * 50_000 + r"\boxed{2}",
+        r"\boxed!" * 8_000,
+        "answer" + " " * 50_000,
+        r"</think> <answer> \text{" + " " * 5_000 + "x} </answer>",
+    ],
+)
+def test_fifty_kilobytes_of_one_character_hang_neither_the_extraction_nor_the_reader(response):
+    for style in ("r1_zero", "boxed"):
+        assert grade(response, r"\frac{1}{2}", style=style).reward == 0.0
