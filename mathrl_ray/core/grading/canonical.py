@@ -7,7 +7,8 @@ mathematics. What it drops says nothing (spacing, fonts, delimiters); what it re
 import re
 import unicodedata
 
-from mathrl_ray.core.grading.extraction import last_boxed
+from mathrl_ray.core.grading.extraction import boxes, last_boxed
+from mathrl_ray.core.grading.sentences import changes_the_meaning
 from mathrl_ray.core.grading.spelling import without_full_stop, without_thousands_commas
 
 DOLLAR = "\ufe69"
@@ -97,6 +98,7 @@ _LATEX_SPACE = re.compile(r"(?<!\\)\\[,;:! ]|~")
 _MATH_MARK = re.compile(r"(?<!\\)(?:\$|\\[()\[\]])")
 _LONE_DOLLAR = re.compile(r"\$(?=\s*[-0-9.])")
 _TEXT = re.compile(r"\\text\s*(?:\{([^{}]*)\}|([A-Za-z0-9]))")
+_MORE_THAN_WORDS = re.compile(r"[0-9=<>+*/^_%~-]|\\(?!text|boxed|[,;:! ])")
 _SEPARATOR_WORDS = re.compile(r"\s*+[,;]?\s*+(?:and|or)?\s*+[,;]?\s*+")
 _INSIDE_IS_MATHEMATICS = re.compile(r"\s*(?:[-+]?[0-9][0-9.,]*|[ie])\s*")
 _DOUBLED_BACKSLASH = re.compile(r"\\\\(?=[a-zA-Z])")
@@ -112,8 +114,7 @@ def canonical(text: str) -> str:
     >>> canonical("３√７ ≤ x"), canonical(r"$\left(\dfrac{1}{2},\,3\right)$"), canonical(r"\boxed{5}. Again, \boxed{5}")
     ('3\\sqrt{7} \\le x', '(\\frac{1}{2}, 3)', '5')
     """
-    boxed = last_boxed(text)
-    text = _from_unicode(text if boxed is None else boxed)
+    text = _from_unicode(_without_boxes(text))
     text = without_thousands_commas(_without_delimiters(_PHANTOM.sub("", text)).strip())
     text = _THOUSANDS_OF_A_VALUE.sub(lambda match: match[0].replace(",", ""), _LATEX_SPACE.sub(_space, text))
     if r"\begin" not in text:  # between the rows of a matrix it is a line break
@@ -122,6 +123,26 @@ def canonical(text: str) -> str:
     text = _TEXT.sub(_opened, text)
     text = _SPACES.sub(" ", text).strip(_WRAPPING)
     return without_full_stop(text.rstrip(",;:")).strip(_WRAPPING)
+
+
+def _without_boxes(text: str) -> str:
+    r"""The box's content where it stands alone or in mere words; else each content in its box's place: `-\boxed{5}` says -5.
+
+    >>> _without_boxes(r"so it is \boxed{5}."), _without_boxes(r"2\boxed{5}"), _without_boxes(r"4, \boxed{5}")
+    ('5', '25', '4, 5')
+    """
+    found = boxes(text)
+    if not found:
+        return text
+    ends = [0, *(box.end for box in found)]
+    outside = " ".join(text[start:end] for start, end in zip(ends, [*(box.start for box in found), len(text)], strict=True))
+    whole = last_boxed(text) or ""
+    contents = {text[box.inside].strip() for box in found}
+    if not _MORE_THAN_WORDS.search(outside) and not changes_the_meaning(outside) and contents <= {whole, *whole.split(", ")}:
+        return whole
+    for box in reversed(found):
+        text = text[: box.start] + text[box.inside].strip() + text[box.end :]
+    return text
 
 
 def _from_unicode(text: str) -> str:

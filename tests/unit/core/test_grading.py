@@ -444,3 +444,29 @@ def test_every_case_about_tags_gets_the_right_verdict(cases):
 def test_fifty_kilobytes_of_one_character_hang_neither_the_extraction_nor_the_reader(response):
     for style in ("r1_zero", "boxed"):
         assert grade(response, r"\frac{1}{2}", style=style).reward == 0.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        r"-\boxed{5}", r"2\boxed{5}", r"\boxed{5}0", r"\frac{1}{\boxed{5}}", r"x > \boxed{5}", r"It is at least \boxed{5}",
+        r"6 (not \boxed{5})",
+        r"\boxed{5} is wrong, it is 6", r"\boxed{4} maybe \boxed{5}", r"\boxed{4} \boxed{5}", r"\boxed{5}, 6", r"4, \boxed{5}",
+    ],
+)  # fmt: skip
+def test_behaviour_8_what_stands_around_a_box_in_the_tag_counts(answer):
+    assert grade(tagged(answer), "5").reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        (r"\boxed{5}", "5"),
+        (r"-\boxed{5}", "-5"),
+        (r"x = \boxed{5}", "5"),
+        (r"the answer is $\boxed{5}$.", "5"),
+        (r"\boxed{3}, \boxed{4}", "3,4"),
+    ],
+)
+def test_behaviour_8_a_box_in_the_tag_is_allowed(answer, gold):
+    assert grade(tagged(answer), gold).reward == 1.0
