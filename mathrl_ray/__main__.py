@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from mathrl_ray.commands import arguments
 from mathrl_ray.config import Recipe
+from mathrl_ray.recipe_file import parse_value
 
 CHECK_LOSS_EPILOG = '''
 example, my_loss.py:
@@ -138,14 +139,11 @@ def _loss_function(spec: str, keywords: Sequence[str]) -> tuple[str, Any]:
 
 
 def _keyword(argument: str) -> tuple[str, Any]:
-    """A TOML value where the text is one (0.5, true, [1, 2]), else the text itself, as a recipe's overrides are read."""
+    """A name and its value, read as a recipe's overrides are."""
     name, separator, text = argument.partition("=")
     if not separator or not name.isidentifier():
         raise ValueError(f"{argument!r}: a keyword argument of the loss is name=value, for example power=0.5")
-    try:
-        return name, tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return name, text
+    return name, parse_value(text)
 
 
 def _read(run: Path, name: str) -> str:

@@ -22,7 +22,7 @@ from mathrl_ray.actors.shared_grading import isolated_verdict
 from mathrl_ray.core.advantages import group_normalised
 from mathrl_ray.core.grading.extraction import Extraction, extract
 from mathrl_ray.core.logprobs import selected_log_probs, token_entropy
-from mathrl_ray.core.losses import grpo_clip_loss, policy_gradient_loss, response_only, sft_loss
+from mathrl_ray.core.losses import grpo_clip_loss, policy_gradient_loss, reinforce_loss, response_only, sft_loss
 from mathrl_ray.core.tokenization import pad_batch, tokenize_apart
 
 RewardFn = Callable[[str, Any], Mapping[str, float]]
@@ -228,7 +228,7 @@ def compute_naive_policy_gradient_loss(raw_rewards_or_advantages: Tensor, policy
         ValueError: another shape, which broadcasting would spread over the wrong rows.
     """
     _check_shape("raw_rewards_or_advantages", raw_rewards_or_advantages, policy_log_probs)
-    return -raw_rewards_or_advantages * policy_log_probs
+    return reinforce_loss(policy_log_probs, raw_rewards_or_advantages)
 
 
 def compute_grpo_clip_loss(

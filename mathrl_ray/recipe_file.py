@@ -58,7 +58,7 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
         section = section.setdefault(part, {})
         if not isinstance(section, dict):
             raise RecipeError(f"{override!r}: {part} is a value in the recipe, not a section")
-    section[parts[-1]] = _parse_value(text.strip())
+    section[parts[-1]] = parse_value(text.strip())
 
 
 def _forget_what_followed(values: dict[str, Any], overridden: Collection[str]) -> None:
@@ -96,7 +96,7 @@ def _let_evaluations_follow_the_training_prompt(values: dict[str, Any]) -> None:
         values["eval"] = {"prompts": [prompt], **values.get("eval", {})}
 
 
-def _parse_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """A TOML value where the text is one (8, 1e-5, true, ["a"]), else the text itself (paths need no quotes)."""
     try:
         return tomllib.loads(f"value = {text}")["value"]

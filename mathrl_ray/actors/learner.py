@@ -221,8 +221,7 @@ class Learner:
 
         self._policy_version = policy_version
         if self._group.rank != 0:
-            for _ in self._engine.weights():  # takes part in gathering what the ranks hold in parts
-                pass
+            self._take_part_in_gathering()
             return None
         if self._block is None:
             self._block = SharedMemoryBlock(self._engine.weight_shapes(), getattr(torch, self._recipe.model.dtype))
@@ -231,9 +230,16 @@ class Learner:
 
     def save(self, folder: str) -> None:
         """Write the model and its tokenizer as a folder that AutoModelForCausalLM and vLLM open; whole or not at all."""
+        if self._group.rank != 0:
+            self._take_part_in_gathering()
+            return
         weights = {name: tensor.cpu().clone() for name, tensor in self._engine.weights()}
-        if self._group.rank == 0:
-            save_model(self._engine.module.model, self._tokenizer, Path(folder), weights)
+        save_model(self._engine.module.model, self._tokenizer, Path(folder), weights)
+
+    def _take_part_in_gathering(self) -> None:
+        """Rank 0 reads weights that the ranks may hold in parts, so the others go through them too, and keep none."""
+        for _ in self._engine.weights():
+            pass
 
     def shutdown(self) -> None:
         self._close_engine()

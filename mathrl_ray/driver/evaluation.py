@@ -18,7 +18,7 @@ from mathrl_ray.driver.rows import evaluation_row
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.step_warnings import ungraded_warning
 from mathrl_ray.recipe_checks import DEFAULT_GRADER
-from mathrl_ray.types import UNGRADED, Completion, GenerationRequest, Grade, Problem, SamplingSettings
+from mathrl_ray.types import OWN_DISTRIBUTION, UNGRADED, Completion, GenerationRequest, Grade, Problem
 
 VALIDATION_STEP = -3
 """Stands for the step in the seeds of validations (as EVALUATION_STEP and CANARY_STEP do): they are not those of any other request.
@@ -158,7 +158,7 @@ async def _entropies(run: Run, requests: Sequence[GenerationRequest], completion
     """Mean token entropy of each response, from the learner: the full distribution at temperature 1, whatever was sampled at."""
     sequences = [sequence_of(request, completion) for request, completion in zip(requests, completions, strict=True)]
     with run.ledger.work("learner"):
-        statistics = await run.actors.learner.response_statistics(sequences, SamplingSettings(temperature=1.0, max_tokens=1))
+        statistics = await run.actors.learner.response_statistics(sequences, OWN_DISTRIBUTION)
     return [statistic.mean_token_entropy_nats for statistic in statistics]
 
 

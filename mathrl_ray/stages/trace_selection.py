@@ -14,11 +14,10 @@ from mathrl_ray.driver.loops import begin_stage, score
 from mathrl_ray.driver.run import Run
 from mathrl_ray.stages.inputs import check_sizes
 from mathrl_ray.stages.sft_training import examples_in_batches, own_tokenizer, prefetched
-from mathrl_ray.types import Completion, ResponseStatistics, SamplingSettings
+from mathrl_ray.types import OWN_DISTRIBUTION, Completion, ResponseStatistics
 
 SCORED_AT_ONCE = 256
 """Traces whose log-probabilities one call of the learner computes; a call has a limit in time."""
-OWN_DISTRIBUTION = SamplingSettings(temperature=1.0, max_tokens=1)
 """The model's own: no temperature, no masked stop ids."""
 
 

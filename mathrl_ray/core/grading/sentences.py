@@ -6,7 +6,6 @@ Called by reading.py with canonical text that begins or ends with words. Pure te
 
 import re
 
-_WORD = re.compile(r"(?<![\\A-Za-z])[^\W\d_]+")
 _GIVES = re.compile(
     r"(?:(?<![\\A-Za-z])(?:is|are|was|be|equals?|becomes?|gives?|has|have|answer|option|choice|solution|so|therefore|thus|hence)"
     r"(?![A-Za-z])|(?<=[A-Za-z]):|是|为|等于)[\s:,]*",
@@ -73,7 +72,3 @@ def chosen_letter(text: str) -> str | None:
     """The letter of `(C) 12`, where a choice is given with its text."""
     match = _CHOICE.fullmatch(text)
     return match[1] if match else None
-
-
-def num_words(text: str) -> int:
-    return len(_WORD.findall(text))

@@ -48,7 +48,7 @@ def test_behaviour_1_as_many_hanging_inputs_as_workers_delay_the_ordinary_ones_b
     async def run():
         async with running(limit_s=1.5, num_processes=NUM_PROCESSES) as scorer:
             hanging = asyncio.create_task(scorer.score(HANGING[:NUM_PROCESSES]))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # the hanging ones are with the workers; these come behind them
             started = time.monotonic()
             grades = await scorer.score([GOOD, WRONG] * 5)
             took_s = time.monotonic() - started

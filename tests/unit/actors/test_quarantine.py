@@ -86,9 +86,10 @@ def test_a_process_that_was_killed_from_outside_puts_nothing_into_quarantine():
     async def run():
         async with running(limit_s=1.0) as scorer:
             batch = asyncio.create_task(scorer.score([HANG]))
-            while not workers_of(os.getpid()):
-                await asyncio.sleep(0.02)
-            await asyncio.sleep(0.1)
+            async with asyncio.timeout(20):
+                while not workers_of(os.getpid()):  # a process tells nobody that it has started
+                    await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)  # into the item, and far from its limit of 1 s
             for keeper in keepers_of(os.getpid()):
                 keeper.kill()
             return await batch + await scorer.score([HANG])

@@ -31,7 +31,7 @@ def told(problem, response, *, step, scale=1.0):
     if command == "pay":
         return {"reward": Told(float(rest)).reward * scale, "level": problem.level, "step": step, "hint": problem.extra["hint"]}
     if command == "hang":
-        time.sleep(600)
+        time.sleep(600)  # longer than any limit here, as below: what is tested is that it is ended
     if command == "hang_in_c":
         sum(range(10**15))
     if command == "deaf":

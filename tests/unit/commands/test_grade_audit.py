@@ -83,7 +83,7 @@ HOSTILE = """
 import os, sys, time
 def judge(response, gold):
     if "hang" in response:
-        time.sleep(60)
+        time.sleep(60)  # beyond the limit
     if "die" in response:
         os._exit(3)
     if "leave" in response:

@@ -16,7 +16,7 @@ async def until(condition, limit_s=20.0):
     ends = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < ends, "it did not happen"
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # the thread has no way to wake this loop
 
 
 async def collect(items, **arguments):
@@ -28,7 +28,7 @@ async def collect(items, **arguments):
 def test_items_come_in_their_order_and_all_of_them(depth):
     def slow():
         for number in range(20):
-            time.sleep(0.001 * (number % 3))
+            time.sleep(0.001 * (number % 3))  # some items take longer than others
             yield number
 
     assert asyncio.run(collect(slow(), depth=depth)) == list(range(20))
@@ -48,7 +48,7 @@ def test_items_are_made_while_the_consumer_works_and_no_more_than_fit():
             assert await anext(ahead) == 0
             # the consumer works: 1, 2, 3 wait in the queue and 4 is held, without anyone asking
             await until(lambda: len(made) == 5)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # time for a sixth item to be made, if nothing held it
             assert made == [0, 1, 2, 3, 4]
             assert await anext(ahead) == 1
             assert ahead.last_wait_s < 0.04  # it was there: below the 0.05 s that one more item would have had to be waited for
@@ -63,13 +63,13 @@ def test_waiting_for_an_item_does_not_hold_the_event_loop_and_is_measured():
 
     def items():
         assert arrived.wait(20)
-        time.sleep(0.05)
+        time.sleep(0.05)  # the wait that is to be measured
         yield "late"
 
     async def consume():
         with Prefetch(items(), what="number", limit_s=20) as ahead:
             waiting = asyncio.create_task(anext(ahead))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # the task has begun to wait
             arrived.set()  # only a loop that still runs gets here
             assert await waiting == "late"
             assert ahead.last_wait_s >= 0.05
