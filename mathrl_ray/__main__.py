@@ -5,6 +5,7 @@ One function a command; each imports what it needs, so that none waits for anoth
 
 import argparse
 import inspect
+import io
 import json
 import sys
 import tomllib
@@ -50,6 +51,7 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     options = parser.parse_args(words)
+    _print_anything()
     try:
         return _run(options)
     except (ValueError, OSError, RuntimeError) as error:  # a wrong option or file, a disk that is full, a process that cannot start
@@ -57,6 +59,13 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
     return 1
+
+
+def _print_anything() -> None:
+    """Let an id or a path that the terminal's encoding cannot show (half of a surrogate pair) appear with escapes, and end no command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run(options: argparse.Namespace) -> int:

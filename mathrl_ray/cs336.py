@@ -11,6 +11,7 @@ Masks are bool, or numbers that are 0 or 1, of their tensor's shape. What stands
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from numbers import Rational, Real
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal, TypeVar
@@ -28,8 +29,8 @@ from mathrl_ray.core.tokenization import pad_batch, tokenize_apart
 RewardFn = Callable[[str, Any], Mapping[str, float]]
 """(response, ground truth) -> {"format_reward", "answer_reward", "reward"}."""
 LossType = Literal["no_baseline", "reinforce_with_baseline", "grpo_clip", "grpo_no_clip"]
-GroundTruth = str | int | float | Sequence[str | int | float]
-"""An answer, or several of which each is right."""
+GroundTruth = str | int | float | Real | Decimal | Sequence[str | int | float | Real | Decimal]
+"""An answer, or several of which each is right; numpy's numbers are numbers too."""
 REWARD_PARTS = ("format_reward", "answer_reward", "reward")
 
 _Value = TypeVar("_Value", Tensor, float)
@@ -534,10 +535,10 @@ def _gold_texts(ground_truth: GroundTruth) -> list[str]:
     """The alternatives as text; a float without an exponent, which no answer is written with."""
     if isinstance(ground_truth, str):
         return [ground_truth]
-    if isinstance(ground_truth, float):
-        return [f"{Decimal(repr(float(ground_truth))):f}"]
-    if isinstance(ground_truth, int):
+    if isinstance(ground_truth, Rational):  # int, numpy's integers, fractions
         return [str(ground_truth)]
-    if isinstance(ground_truth, Sequence):
+    if isinstance(ground_truth, Real | Decimal):
+        return [f"{Decimal(str(ground_truth)):f}"]  # str and not float: a float32 of 0.1 means 0.1, not 0.10000000149
+    if isinstance(ground_truth, Sequence) and not isinstance(ground_truth, bytes | bytearray):
         return [text for alternative in ground_truth for text in _gold_texts(alternative)]
     raise ValueError(f"a ground truth must be a text, a number or a list of them, got {ground_truth!r}")

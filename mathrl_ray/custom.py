@@ -1,6 +1,7 @@
 """Functions of the user's own, named in a recipe as `module:function` or `path/file.py:function`.
 
-Called by the learner (loss.function), the driver (advantage.function) and check-loss. Imports what it is told to; knows no engine.
+Called by the learner (loss.function), the driver (advantage.function) and check-loss; actors/function_source.py loads reward functions with
+`module_of_text` and `function_of`. Imports what it is told to; knows no engine.
 """
 
 import functools
@@ -9,11 +10,12 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mathrl_ray.config import AdvantageSection, LossSection, Recipe, RecipeError
+if TYPE_CHECKING:  # every grading process loads this file, and needs none of pydantic's 10 MiB
+    from mathrl_ray.config import AdvantageSection, LossSection, Recipe, RecipeError
 
 
 def load_function(
@@ -36,10 +38,11 @@ def load_function(
             cannot be called with one argument and these keyword arguments.
     """
     source, name = split_function_name(spec, key)
-    module = _module(source, key, spec)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise RecipeError(f"{key} = {spec!r}: {source} has no function {name}; it has {', '.join(public_functions(module)) or 'none'}")
+    try:
+        module = load_file(Path(source)) if source.endswith(".py") else _imported(source)
+        function = function_of(module, source, name)
+    except ValueError as error:
+        raise _recipe_error(f"{key} = {spec!r}: {error}") from error
     if takes is not None:
         _check_keywords(function, name, key, kwargs or {}, takes)
     return functools.partial(function, **kwargs) if kwargs else function
@@ -56,7 +59,7 @@ def split_function_name(spec: str, key: str) -> tuple[str, str]:
     """
     source, separator, name = spec.rpartition(":")
     if not separator or not source or not name.isidentifier():
-        raise RecipeError(f"{key} = {spec!r}: give module:function or path/file.py:function")
+        raise _recipe_error(f"{key} = {spec!r}: give module:function or path/file.py:function")
     return source, name
 
 
@@ -68,13 +71,13 @@ def _check_keywords(function: Callable[..., Any], name: str, key: str, kwargs: M
     try:
         signature.bind(None, **kwargs)
     except TypeError as error:
-        raise RecipeError(
+        raise _recipe_error(
             f"{key.removesuffix('.function')}.kwargs = {dict(kwargs)} does not fit {name}{signature}: {error}. "
             f"It is called with {takes} and these."
         ) from error
 
 
-def own_functions(recipe: Recipe) -> dict[str, Callable[..., Any]]:
+def own_functions(recipe: "Recipe") -> dict[str, Callable[..., Any]]:
     """The functions that a recipe's [loss] and [advantage] name, by section; the learner loads its loss again where it runs.
 
     Raises:
@@ -104,25 +107,57 @@ def load_file(path: Path) -> ModuleType:
         RecipeError: there is no such file, or importing it fails.
     """
     if not path.is_file():
-        raise RecipeError(f"{path}: no such file (every node that runs it must see it under this path)")
-    name = f"mathrl_ray_custom_{path.stem}"
-    module_spec = importlib.util.spec_from_file_location(name, path)
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
+        raise _recipe_error(f"{path}: no such file (every node that runs it must see it under this path)")
+    try:
+        return module_of_text(str(path), source_text(path))
+    except Exception as error:  # whatever a stranger's file raises while it is imported, the person must hear which file it was
+        raise _recipe_error(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def source_text(path: Path) -> str:
+    """A file of Python as text, in the encoding that it declares, by default UTF-8.
+
+    Raises:
+        OSError: it cannot be read.
+        SyntaxError, UnicodeDecodeError: it is not in that encoding, or the encoding is unknown.
+    """
+    return importlib.util.decode_source(path.read_bytes())
+
+
+def module_of_text(path: str, text: str) -> ModuleType:
+    """A module of a file's text, whether or not the file is here; whatever the text raises is raised."""
+    name = f"mathrl_ray_own_{PurePath(path).stem}"
+    module = ModuleType(name)
+    module.__file__ = path
     sys.modules[name] = module  # dataclasses and pickle look a class's module up by name
     try:
-        module_spec.loader.exec_module(module)
-    except Exception as error:  # whatever a stranger's file raises while it is imported, the person must hear which file it was
-        del sys.modules[name]
-        raise RecipeError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        exec(compile(text, path, "exec"), module.__dict__)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
     return module
 
 
-def _module(source: str, key: str, spec: str) -> ModuleType:
+def function_of(module: ModuleType, place: str, name: str) -> Callable[..., Any]:
+    """What a module has under a name.
+
+    Raises:
+        ValueError: nothing that can be called; it names the place and the functions that are there.
+    """
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ValueError(f"{place} has no function {name}; it has {', '.join(public_functions(module)) or 'none'}")
+    return function
+
+
+def _imported(name: str) -> ModuleType:
     try:
-        return load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
-    except RecipeError as error:
-        raise RecipeError(f"{key} = {spec!r}: {error}") from error
+        return importlib.import_module(name)
     except Exception as error:  # as in load_file
-        raise RecipeError(f"{key} = {spec!r}: {source} cannot be imported: {type(error).__name__}: {error}") from error
+        raise _recipe_error(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _recipe_error(text: str) -> "RecipeError":
+    from mathrl_ray.config import RecipeError
+
+    return RecipeError(text)

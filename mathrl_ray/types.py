@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort"]
-GradingStyle = Literal["r1_zero", "question_only"]
-"""Where a response says its answer: between answer tags behind `</think>`, or in its last `\\boxed{...}`."""
+GradingStyle = Literal["r1_zero", "question_only", "boxed"]
+"""Where a response says its answer: between answer tags behind `</think>`, or in its last `\\boxed{...}` (two names)."""
 Outcome = Literal["correct", "wrong", "no_answer", "unparseable_answer", "truncated", "grader_timeout", "grader_error", "bad_gold"]
 UNGRADED: frozenset[str] = frozenset({"grader_error", "bad_gold"})
 """Outcomes that are nobody's error: not in an accuracy's denominator, masked in training."""

@@ -5,13 +5,14 @@ Made by own_rewards.py in the driver, sent by grading_process.py, loaded by grad
 
 import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 from mathrl_ray.core.rewards import Rollout, adapted
+from mathrl_ray.custom import function_of, module_of_text
 
 Parts = Callable[[Rollout], dict[str, float]]
 
@@ -49,22 +50,22 @@ def load_functions(sources: Mapping[str, Mapping[str, Any]], search_path: list[s
 def _load(source: FunctionSource) -> Parts:
     place, _, name = source.spec.rpartition(":")
     try:
-        module = importlib.import_module(place) if source.text is None else _module_of_text(place, source.text)
-        function = getattr(module, name, None)
-        if not callable(function):
-            raise ValueError(f"{place} has no function {name}")
-        return adapted(functools.partial(function, **source.kwargs) if source.kwargs else function)
+        module = importlib.import_module(place) if source.text is None else module_of_text(place, source.text)
+        return adapted(_with_kwargs(function_of(module, place, name), name, source))
     except BaseException as error:  # border: whatever a stranger's file raises, SystemExit too, a person must hear which file it was
         raise ValueError(f"{source.key} = {source.spec!r}: {described(error)}") from error
 
 
-def _module_of_text(path: str, text: str) -> ModuleType:
-    name = "mathrl_ray_reward_" + path.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
-    module = ModuleType(name)
-    module.__file__ = path
-    sys.modules[name] = module  # dataclasses and pickle look a class's module up by name
-    exec(compile(text, path, "exec"), module.__dict__)
-    return module
+def _with_kwargs(function: Callable[..., Any], name: str, source: FunctionSource) -> Callable[..., Any]:
+    if not source.kwargs:
+        return function
+    signature = inspect.signature(function)
+    try:
+        signature.bind_partial(**source.kwargs)
+    except TypeError as error:
+        kwargs_key = f"{source.key.removesuffix('.function')}.kwargs"
+        raise ValueError(f"{kwargs_key} = {dict(source.kwargs)} does not fit {name}{signature}: {error}") from error
+    return functools.partial(function, **source.kwargs)
 
 
 def described(error: BaseException) -> str:

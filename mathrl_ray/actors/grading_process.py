@@ -134,8 +134,13 @@ class GradingProcess:
 
 
 def send(channel: socket.socket, message: object) -> None:
-    """Send one message: a line of JSON, which keeps any text that Python can hold, lone surrogates too."""
-    channel.sendall(json.dumps(message, default=_plain).encode() + b"\n")
+    """Send one message: a line of JSON."""
+    channel.sendall(encoded(message) + b"\n")
+
+
+def encoded(message: object) -> bytes:
+    """What the other side gets: JSON, which keeps any text that Python can hold, lone surrogates too."""
+    return json.dumps(message, default=_plain).encode()
 
 
 def _plain(value: Any) -> Any:

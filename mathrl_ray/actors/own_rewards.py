@@ -8,6 +8,7 @@ from pathlib import Path
 from mathrl_ray.actors.function_source import FunctionSource
 from mathrl_ray.actors.grading_process import GradingProcess, RewardFunctionError
 from mathrl_ray.config import Recipe, RecipeError
+from mathrl_ray.custom import source_text
 from mathrl_ray.recipe_checks import DEFAULT_GRADER
 
 
@@ -32,8 +33,8 @@ def _source(spec: str, key: str) -> FunctionSource:
     if not place.endswith(".py"):
         return FunctionSource(spec, key)
     try:
-        return FunctionSource(spec, key, Path(place).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        return FunctionSource(spec, key, source_text(Path(place)))
+    except (OSError, UnicodeDecodeError, SyntaxError) as error:
         raise RecipeError(f"{key} = {spec!r}: {place} cannot be read: {error}") from error
 
 
@@ -41,7 +42,7 @@ def check_reward_functions(recipe: Recipe) -> None:
     """Load each function once in a grading process, which takes a second, so that a fault is heard of before any engine starts.
 
     Raises:
-        RecipeError: a function that cannot be loaded, or has the parameters of no known form.
+        RecipeError: a function that cannot be loaded, or called: its parameters are of no known form, or nothing is given for one of them.
     """
     sources = function_sources(recipe)
     if not sources:

@@ -6,10 +6,11 @@ Called by the driver and by evaluations through `Scorer` in interfaces.py; Ray w
                      `--> a thread --> a grading process --> grade        the rest, which may hang or fill the memory; reward functions
 
 There is one thread a grading process, so the threads' queue is the only queue: an item waits until a process is free. What ran into the
-limit or the memory is in quarantine.py: the same input is answered at once when it comes again.
+limit or the memory is in quarantine.py: the same input is answered at once when it comes again, a reward function's from the third time on.
 """
 
 import asyncio
+import hashlib
 import queue
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mathrl_ray.actors.function_source import FunctionSource
-from mathrl_ray.actors.grading_process import OUT_OF_MEMORY, TIMED_OUT, GradingProcess
+from mathrl_ray.actors.grading_process import OUT_OF_MEMORY, TIMED_OUT, GradingProcess, encoded
 from mathrl_ray.actors.quarantine import Quarantine, Suspect
 from mathrl_ray.core.grading.extraction import Extraction, extract
 from mathrl_ray.core.grading.grade import pay, quick_verdict
@@ -38,12 +39,9 @@ class _Item:
 
     request: ScoreRequest
     extraction: Extraction
+    suspect: Suspect
     grade: Grade | None
     looking_s: float
-
-    @property
-    def suspect(self) -> Suspect:
-        return _suspect(self.request, self.extraction)
 
     @property
     def message(self) -> list[Any]:
@@ -51,10 +49,7 @@ class _Item:
         request = self.request
         if not request.function:
             return ["", self.extraction.answer_to_judge or "", request.gold]
-        problem = request.problem or Problem(problem_id="", problem="", gold=request.gold)
-        # Not asdict, which copies the whole of `extra`.
-        record = {name: getattr(problem, name) for name in Problem.__dataclass_fields__}
-        return [request.function, record, request.prompt, request.response, request.step]
+        return [request.function, _record(request), request.prompt, request.response, request.step]
 
 
 class Scorer:
@@ -152,11 +147,12 @@ class Scorer:
             raise ValueError(f"{request.function!r} is no reward function of this scorer, which has {sorted(self._functions)}")
         started = time.perf_counter()
         extraction = extract(request.response, request.style)
-        known = self._quarantine.outcome(_suspect(request, extraction))
+        suspect = _suspect(request, extraction)
+        known = self._quarantine.outcome(suspect)
         verdict = known if known or request.function else _quick_verdict(extraction.answer_to_judge, request.gold)
         looking_s = time.perf_counter() - started
         grade = _grade_of(request, extraction, verdict, looking_s) if verdict else None
-        return _Item(request, extraction, replace(grade, from_quarantine=True) if grade and known else grade, looking_s)
+        return _Item(request, extraction, suspect, replace(grade, from_quarantine=True) if grade and known else grade, looking_s)
 
     def _grade(self, item: _Item) -> Grade:
         """Blocks; for the threads."""
@@ -180,8 +176,18 @@ def _quick_verdict(answer: str | None, gold: str) -> Outcome | None:
 
 
 def _suspect(request: ScoreRequest, extraction: Extraction) -> Suspect:
-    answer = request.response if request.function else extraction.answer_to_judge or ""
-    return Suspect(answer, request.gold, request.function)
+    """The grader sees the answer and the gold only; a function the whole problem and the prompt too."""
+    if not request.function:
+        return Suspect(extraction.answer_to_judge or "", request.gold)
+    record = _record(request)
+    given = hashlib.sha256(encoded([record, request.prompt])).hexdigest()
+    return Suspect(request.response, request.gold, request.function, record["problem_id"], given)
+
+
+def _record(request: ScoreRequest) -> dict[str, Any]:
+    """The problem as a function is given it. Not asdict, which copies the whole of `extra`."""
+    problem = request.problem or Problem(problem_id="", problem="", gold=request.gold)
+    return {name: getattr(problem, name) for name in Problem.__dataclass_fields__}
 
 
 def _grade_of(request: ScoreRequest, extraction: Extraction, answer: Any, grading_s: float) -> Grade:

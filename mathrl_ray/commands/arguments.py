@@ -16,9 +16,9 @@ Add = Callable[..., Any]
 
 def grade(options: argparse.Namespace) -> int:
     """Adds to each row format_reward, answer_reward, reward, outcome, extracted_answer, lenient_answer_correct, grading_s and grader, in
-    the rows' order, with all their columns (one of such a name is kept as previous_NAME), and prints the outcomes. A row whose response
-    is a list gets lists. Rows of verl, TRL and lm-eval are recognised by their columns; for them, and with --compare, each disagreement
-    goes to OUTPUT's .disagreements file. Status 0 whatever the verdicts."""
+    the rows' order, with all their columns (one of such a name is kept as previous_NAME, or previous_NAME_2 and so on), and prints the
+    outcomes. A row whose response is a list gets lists. Rows of verl, TRL and lm-eval are recognised by their columns; for them, and with
+    --compare, each disagreement goes to OUTPUT's .disagreements file. Status 0 whatever the verdicts."""
     from mathrl_ray.commands.grade import GradeOptions, grade_file
 
     return grade_file(GradeOptions(**_given(options, GradeOptions)))

@@ -7,6 +7,7 @@ Called by grade.py, with what a file's own grader paid or with a second grader's
     we refuse        only they pay   agree
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,9 +74,17 @@ def audit(grader: str, basis: Basis, samples: Sequence[Sample], grades: Sequence
     """
     entries = []
     for sample, grade, (reward, remark) in zip(samples, grades, theirs, strict=True):
-        number = None if paid(reward) is None else float(reward)
+        number = None if paid(reward) is None else _number(reward)
         entries.append(Entry(sample, grade, number, remark, _verdict(we_pay(grade, basis), paid(reward))))
     return Audit(grader, basis, tuple(entries))
+
+
+def _number(reward: float) -> float:
+    """A file may say 10**400 where a reward belongs, which no float holds."""
+    try:
+        return float(reward)
+    except OverflowError:
+        return math.inf if reward > 0 else -math.inf
 
 
 def we_pay(grade: Grade, basis: Basis) -> bool | None:

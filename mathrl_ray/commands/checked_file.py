@@ -10,7 +10,8 @@ from typing import Any
 
 from mathrl_ray.data.columns import REQUIRED, column_names, problem_of
 from mathrl_ray.data.gold_lint import REMARKS, Fault
-from mathrl_ray.data.rows import DataError, MalformedLine, Rows, read_rows
+from mathrl_ray.data.json_lines import MalformedLine
+from mathrl_ray.data.rows import DataError, Rows, read_rows
 from mathrl_ray.types import Problem
 
 KEY = "check-data"
@@ -44,10 +45,10 @@ class CheckedFile:
     def has(self, problem: Problem) -> bool:
         return id(problem) in self.lines
 
-    def id_of(self, line: int) -> str:
-        """The id of the row of a line."""
-        ids = {self.lines[id(problem)]: problem.problem_id for problem in self.problems}
-        return ids.get(line) or next(problem_id for number, problem_id, _ in self.unusable if number == line)
+    def ids(self) -> dict[int, str]:
+        """line -> the id of its row. Goes through all rows: ask once for a file, not once for a row."""
+        good = {self.lines[id(problem)]: problem.problem_id for problem in self.problems}
+        return good | {line: problem_id for line, problem_id, _ in self.unusable}
 
 
 def read_checked(spec: str, name: str, columns: Mapping[str, str]) -> CheckedFile:
@@ -100,15 +101,19 @@ def short_names(specs: Iterable[str]) -> dict[str, str]:
 def mark_bad(files: Iterable[CheckedFile], fault: Fault) -> None:
     """Say which rows a fault costs: the row itself; of duplicates all but the first; of an overlap those of every file but the last.
 
-    Remarks cost none.
+    A row's reason names one that it is like and not all, or the reasons of n equal rows would hold n * n ids. Remarks cost
+    no row.
     """
     if fault.kind in REMARKS:
         return
     owners = [(problem, next(file for file in files if file.has(problem))) for problem in fault.problems]
+    stays = fault.problem_ids[0]
     match fault.kind:
         case "duplicate":
             owners = owners[1:]
         case "overlap":
-            owners = [(problem, file) for problem, file in owners if file is not owners[-1][1]]
+            last = owners[-1][1]
+            stays = next(problem.problem_id for problem, file in owners if file is last)
+            owners = [(problem, file) for problem, file in owners if file is not last]
     for problem, file in owners:
-        file.mark(problem, f"{fault.kind}: {fault.reason} ({', '.join(fault.problem_ids)})")
+        file.mark(problem, f"{fault.kind}: {fault.reason}" + (f" (like {stays})" if len(fault.problem_ids) > 1 else ""))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mathrl_ray.commands.checked_file import CheckedFile
-from mathrl_ray.commands.row_files import check_output, json_line, write_lines, write_rows, write_table
+from mathrl_ray.commands.row_files import check_not_an_input, check_output, json_line, write_lines, write_rows, write_table
 from mathrl_ray.data.dataset_name import ROW_SUFFIXES
 from mathrl_ray.data.rows import DataError
 
@@ -26,15 +26,26 @@ def clean_paths(out: Path, specs: Sequence[str]) -> dict[str, Path]:
         paths = {spec: out / _file_name(spec) for spec in specs}
         if len(set(paths.values())) < len(specs):
             raise DataError(f"{OPTION} = {out}: two of the files have the same name; check them one at a time")
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"{OPTION} = {out}: with several files it names a folder, which cannot be made: {error.strerror}") from error
+    written = [*paths.values(), *map(_left_out_path, paths.values())]
+    if len(set(written)) < len(written):
+        raise DataError(f"{OPTION} = {out}: the rows left out of one file and the good rows of another would go into one file; rename one")
+    check_not_an_input(written, specs, OPTION)
+    if len(specs) > 1:
+        _make_folder(out)
     for path in paths.values():
-        if path.resolve() in {Path(spec).resolve() for spec in specs}:
-            raise DataError(f"{OPTION} = {out}: would overwrite {path}, which is being checked")
         check_output(path, OPTION)
     return paths
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{OPTION} = {out}: with several files it names a folder, which cannot be made: {error.strerror}") from error
+
+
+def _left_out_path(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.left_out.jsonl")
 
 
 def _file_name(spec: str) -> str:
@@ -48,8 +59,9 @@ def write_clean(files: Sequence[CheckedFile], paths: Mapping[str, Path]) -> list
     for file in files:
         path = paths[file.spec]
         _write_good(file, path)
-        left_out = path.with_name(f"{path.stem}.left_out.jsonl")
-        rows = [{"file": file.spec, "line": line, "problem_id": file.id_of(line), "reasons": file.bad[line]} for line in sorted(file.bad)]
+        left_out = _left_out_path(path)
+        ids = file.ids()
+        rows = [{"file": file.spec, "line": line, "problem_id": ids[line], "reasons": file.bad[line]} for line in sorted(file.bad)]
         write_lines(left_out, [json_line(row) for row in rows], OPTION)
         written.append(f"{path}: {file.num_rows - len(file.bad)} good rows of {file.num_rows}; {left_out}: {len(file.bad)} left out")
     return written
@@ -68,4 +80,4 @@ def _write_good(file: CheckedFile, path: Path) -> None:
         good = [index for index, (line, _) in enumerate(file.rows.numbered) if line not in file.bad]
         write_table(path, pq.read_table(source).take(good), OPTION)
     else:
-        write_rows(path, [row for line, row in file.rows.numbered if line not in file.bad], OPTION)
+        write_rows(path, [(line, row) for line, row in file.rows.numbered if line not in file.bad], OPTION, file.spec)

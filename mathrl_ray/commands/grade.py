@@ -9,7 +9,8 @@ Called by __main__.py. Needs no cluster and starts no Ray: it owns a scorer, who
 
 import asyncio
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from mathrl_ray.commands.audit import Audit, audit, disagreement_rows, disagreem
 from mathrl_ray.commands.display import progress, show_audit, show_outcomes
 from mathrl_ray.commands.foreign_rows import Layout, recognise
 from mathrl_ray.commands.golds import golds_by_prompt
-from mathrl_ray.commands.graded_rows import add_columns, grade_columns
-from mathrl_ray.commands.row_files import check_output, write_rows
+from mathrl_ray.commands.graded_rows import OPTION, add_columns, grade_columns, input_table
+from mathrl_ray.commands.parquet_table import utf8_text
+from mathrl_ray.commands.row_files import check_not_an_input, check_output, write_rows
 from mathrl_ray.commands.samples import Sample, graded, graded_by, num_requests, samples_of
 from mathrl_ray.commands.second_grader import second_grader
+from mathrl_ray.commands.timeout_watch import TimeoutWatch
 from mathrl_ray.core.grading.extraction import Style
 from mathrl_ray.data.rows import Rows, read_rows
 from mathrl_ray.types import UNGRADED, Grade
@@ -48,43 +51,87 @@ class GradeOptions:
     compare: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """What was read, before anything is graded."""
+
+    rows: Rows
+    layout: Layout
+    samples: list[Sample]
+    table: Any
+    """For Parquet, of `input_table`."""
+
+
 def grade_file(options: GradeOptions) -> int:
-    """Run the command; 0 whatever the verdicts.
+    """Run the command; 0 whatever the verdicts. What is wrong with files and columns is found before the minutes of grading.
 
     Raises:
         ValueError: what the user has to correct; nothing was written.
         FileNotFoundError: there is no such input.
         RuntimeError: a grading process could not be started.
     """
-    check_output(options.output, "--output")
+    _check_paths(options)
     source = second_grader(options.compare, options.style) if options.compare else None
+    read = _read(options)
+    grades: list[Grade] = []
+    try:
+        second = asyncio.run(_grade(options, source, read, grades))
+    except BaseException:  # Ctrl-C too: a second grader may take hours
+        if grades:
+            print(f"{options.compare} did not come to its end; what our grader found is written without it", file=sys.stderr)
+            _write_and_report(options, read, grades, None)
+        raise
+    _write_and_report(options, read, grades, second)
+    return 0
+
+
+def _read(options: GradeOptions) -> _Input:
     rows = read_rows(options.input, key="--input", default_split="test")
     fields = {"response_field": options.response_field, "gold_field": options.gold_field, "id_field": options.id_field}
     layout = recognise(rows, **fields, need_gold=not options.golds)
     samples = samples_of(rows, layout, golds_by_prompt(rows, options.golds) if options.golds else None)
-    grades, second = asyncio.run(_grade(options, source, rows, samples))
+    return _Input(rows, layout, samples, input_table(rows, options.output))
+
+
+def _write_and_report(options: GradeOptions, read: _Input, grades: Sequence[Grade], second: Sequence[Grade] | None) -> None:
+    rows, layout, samples = read.rows, read.layout, read.samples
     audits = _audits(options.compare, rows, layout, samples, grades, second)
-    _write(options, rows, layout, samples, grades, second, audits)
+    keeps = _keeps(options, layout)
+    columns = grade_columns(len(rows.numbered), samples, grades, second, audits if keeps else ())
+    renamed = add_columns(rows, read.table, columns, options.output)
+    if keeps:
+        _write_disagreements(options, audits)
     _report(options, layout, samples, grades, audits)
-    return 0
+    _say_written(options, renamed, keeps)
 
 
-async def _grade(
-    options: GradeOptions, source: FunctionSource | None, rows: Rows, samples: Sequence[Sample]
-) -> tuple[list[Grade], list[Grade] | None]:
-    """Our grades, and those of the second grader; one after the other, so that neither takes the other's time."""
+def _check_paths(options: GradeOptions) -> None:
+    outputs = [options.output, disagreements_path(options.output)]
+    check_not_an_input(outputs, [options.input, options.golds], OPTION)
+    for path in outputs:
+        check_output(path, OPTION)
+
+
+async def _grade(options: GradeOptions, source: FunctionSource | None, read: _Input, grades: list[Grade]) -> list[Grade] | None:
+    """Puts our grades into `grades`, then gives those of the second grader: one after the other, so that neither takes the other's time."""
     num_workers = options.num_workers or os.cpu_count() or 1
     ours = Scorer(options.limit_s, num_processes=num_workers)
     theirs = Scorer(options.limit_s, num_processes=num_workers, functions=[source]) if source else None
     try:
         if theirs:
             await theirs.setup()  # before our minutes of grading, for what is wrong with it
-        with progress("grading", num_requests(samples)) as advance:
-            grades = await graded(ours, samples, options.style, advance)
+        with progress("grading", num_requests(read.samples)) as advance:
+            grades += await graded(ours, read.samples, options.style, advance)
         if not (source and theirs):
-            return grades, None
-        with progress(f"grading by {options.compare}", num_requests(samples)) as advance:
-            return grades, await graded_by(source.spec, theirs, samples, [row for _, row in rows.numbered], advance)
+            return None
+        with progress(f"grading by {options.compare}", num_requests(read.samples)) as advance:
+            watch = TimeoutWatch(options.compare, options.limit_s, num_requests(read.samples), num_workers)
+
+            def see(found: Sequence[Grade]) -> None:
+                watch.see(found)
+                advance(len(found))
+
+            return await graded_by(source.spec, theirs, read.samples, [row for _, row in read.rows.numbered], see)
     finally:
         await ours.shutdown()
         if theirs:
@@ -120,19 +167,12 @@ def _name(layout: Layout, column: str) -> str:
     return f"{layout.system}'s {column}" if layout.is_foreign else f"the column {column}"
 
 
-def _write(
-    options: GradeOptions,
-    rows: Rows,
-    layout: Layout,
-    samples: Sequence[Sample],
-    grades: Sequence[Grade],
-    second: Sequence[Grade] | None,
-    audits: Sequence[Audit],
-) -> None:
-    keeps = _keeps(options, layout)
-    add_columns(rows, grade_columns(len(rows.numbered), samples, grades, second, audits if keeps else ()), options.output)
-    if keeps:
-        write_rows(disagreements_path(options.output), disagreement_rows(audits), "--output", disagreement_types())
+def _write_disagreements(options: GradeOptions, audits: Sequence[Audit]) -> None:
+    path = disagreements_path(options.output)
+    rows = disagreement_rows(audits)
+    if path.suffix == ".parquet":
+        rows = [{name: utf8_text(value) for name, value in row.items()} for row in rows]
+    write_rows(path, list(enumerate(rows, start=1)), OPTION, "the disagreements", disagreement_types())
 
 
 def _keeps(options: GradeOptions, layout: Layout) -> bool:
@@ -158,4 +198,9 @@ def _report(options: GradeOptions, layout: Layout, samples: Sequence[Sample], gr
         print(f"warning: over 1 % could not be graded, among them {', '.join(ungraded[:5])}: see their outcome in {options.output}")
     if options.style == "r1_zero" and samples and not any(grade.format_reward for grade in grades):
         print("no response keeps the tag rule `</think> <answer> ... </answer>`; --style boxed grades the last \\boxed{...}")
-    print(f"written: {options.output}" + (f", {disagreements_path(options.output)}" if _keeps(options, layout) else ""))
+
+
+def _say_written(options: GradeOptions, renamed: Mapping[str, str], keeps: bool) -> None:
+    if renamed:
+        print(f"kept under other names: {', '.join(f'{old} of the input is {new}' for old, new in renamed.items())}")
+    print(f"written: {options.output}" + (f", {disagreements_path(options.output)}" if keeps else ""))

@@ -3,16 +3,18 @@
 Called by grade.py. Knows the names of columns; judges nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mathrl_ray.commands.audit import DISAGREEMENTS, Audit
-from mathrl_ray.commands.row_files import with_columns, write_rows, write_table
+from mathrl_ray.commands.parquet_table import table_of, with_columns
+from mathrl_ray.commands.row_files import json_line, write_lines, write_table
 from mathrl_ray.commands.samples import Sample
 from mathrl_ray.data.rows import Rows
 from mathrl_ray.types import Grade
 
+OPTION = "--output"
 GRADE_FIELDS = (
     "format_reward",
     "answer_reward",
@@ -62,28 +64,66 @@ def _by_row(num_rows: int, samples: Sequence[Sample], values: Sequence[Any]) -> 
     return rows
 
 
-def add_columns(rows: Rows, columns: Mapping[str, Sequence[Any]], output: Path) -> None:
-    """Write the rows with the columns added. A column of the input that has one of their names becomes previous_<name>.
+def input_table(rows: Rows, output: Path) -> Any:
+    """The input's columns as the Parquet table that they will be written as, made before anything is graded; None for JSON lines.
+
+    From Parquet to Parquet the input's own types stay.
+
+    Raises:
+        DataError: a value that Parquet cannot hold, with its column and line.
+    """
+    if output.suffix != ".parquet":
+        return None
+    source = Path(rows.source)
+    if source.suffix.lower() == ".parquet" and source.is_file():
+        import pyarrow.parquet as pq
+
+        return pq.read_table(source)
+    return table_of(rows.numbered, rows.source, f"{OPTION} = {output}")
+
+
+def add_columns(rows: Rows, table: Any, columns: Mapping[str, Sequence[Any]], output: Path) -> dict[str, str]:
+    """Write the rows with the columns added. No column of the input is lost: one that has such a name gets another.
 
     Args:
         rows: what was read.
+        table: of `input_table`.
         columns: one value a row.
-        output: its suffix is the format. From Parquet to Parquet the input's own types stay.
+        output: its suffix is the format.
+
+    Returns:
+        The names that columns of the input had -> those that they have now.
 
     Raises:
         DataError: it cannot be written.
     """
-    renamed = {name: PREVIOUS + name for name in columns if name in rows.columns}
-    source = Path(rows.source)
-    if output.suffix == ".parquet" and source.suffix == ".parquet" and source.is_file():
-        write_table(output, with_columns(source, columns, renamed, _types(columns)), "--output")
-        return
-    written = []
+    renamed = new_names(rows.columns, list(columns))
+    if table is not None:
+        write_table(output, with_columns(table, columns, renamed, _types(columns)), OPTION)
+        return renamed
+    lines = []
     for index, (_, row) in enumerate(rows.numbered):
-        kept = {name: value for name, value in row.items() if name not in renamed.values()}
-        kept = {renamed.get(name, name): value for name, value in kept.items()}
-        written.append({**kept, **{name: values[index] for name, values in columns.items()}})
-    write_rows(output, written, "--output", _types(columns))
+        kept = {renamed.get(name, name): value for name, value in row.items()}
+        lines.append(json_line({**kept, **{name: values[index] for name, values in columns.items()}}))
+    write_lines(output, lines, OPTION)
+    return renamed
+
+
+def new_names(present: Iterable[str], added: Iterable[str]) -> dict[str, str]:
+    """For each column that is present and added: a name that is neither, so that both stay.
+
+    >>> new_names(["id", "reward"], ["reward"]), new_names(["reward", "previous_reward"], ["reward"])
+    ({'reward': 'previous_reward'}, {'reward': 'previous_reward_2'})
+    """
+    present, added = set(present), list(added)
+    taken = present | set(added)
+    renamed = {}
+    for name in added:
+        if name in present:
+            tries = (f"{PREVIOUS}{name}{suffix}" for suffix in ("", *(f"_{number}" for number in range(2, len(taken) + 3))))
+            renamed[name] = next(candidate for candidate in tries if candidate not in taken)
+            taken.add(renamed[name])
+    return renamed
 
 
 def _types(columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:

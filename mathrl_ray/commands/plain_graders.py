@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from mathrl_ray.config import RecipeError
 from mathrl_ray.core.grading.extraction import Style, extract
 from mathrl_ray.core.rewards import Rollout, adapted
 from mathrl_ray.custom import load_function
@@ -46,10 +47,12 @@ def loaded(spec: str) -> Callable[[Problem, str], Any]:
         spec: module:function or path/file.py:function.
 
     Raises:
-        RecipeError: it cannot be loaded.
-        ValueError: it cannot be called with a response and a gold.
+        ValueError: it cannot be loaded, or cannot be called with a response and a gold.
     """
-    function = load_function(spec, key=OPTION, takes=None)
+    try:
+        function = load_function(spec, key=OPTION, takes=None)
+    except RecipeError as error:  # whoever loads this says again which option and function it is about
+        raise ValueError(str(error).removeprefix(f"{OPTION} = {spec!r}: ")) from error
     try:
         parts_of = adapted(function)
     except ValueError:

@@ -5,11 +5,13 @@ Called by grade.py and check_data.py. Knows JSON lines and Parquet; knows no col
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mathrl_ray.data.dataset_name import ROW_SUFFIXES
+from mathrl_ray.commands.parquet_table import table_of
+from mathrl_ray.data.dataset_name import ROW_SUFFIXES, is_row_file, parse_dataset_name
+from mathrl_ray.data.json_lines import NumberedRow
 from mathrl_ray.data.rows import DataError
 
 
@@ -35,28 +37,49 @@ def check_output(path: Path, key: str) -> None:
         raise DataError(f"{key} = {path}: cannot be written: {error.strerror}") from error
 
 
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], key: str, types: Mapping[str, Any] | None = None) -> None:
+def check_not_an_input(paths: Iterable[Path], inputs: Iterable[str], key: str) -> None:
+    """Refuse to overwrite what is read. Links are followed; a folder of data counts with all that it holds.
+
+    Args:
+        paths: the files to be.
+        inputs: files, folders and names of data sets.
+        key: the option that named the outputs, for messages.
+
+    Raises:
+        DataError: one of the paths is one of the inputs, or exists inside of one.
+    """
+    read = {_local(spec, key): spec for spec in inputs if spec}
+    for path in paths:
+        place = path.resolve()
+        for each in (place, *(place.parents if place.exists() else ())):
+            if each in read:
+                raise DataError(f"{key} = {path}: would overwrite {read[each]}, which is read; name another file")
+
+
+def _local(spec: str, key: str) -> Path:
+    """Where a data set is, if it is on this machine; a hub's name becomes a path that is nowhere."""
+    if is_row_file(spec) or Path(spec).exists():
+        return Path(spec).resolve()
+    return Path(parse_dataset_name(spec, key).name).resolve()
+
+
+def write_rows(path: Path, rows: Sequence[NumberedRow], key: str, source: str, types: Mapping[str, Any] | None = None) -> None:
     """Write rows in the format of the file's suffix.
 
     Args:
         path: the file.
-        rows: plain values.
+        rows: plain values, with their lines.
         key: the option that named it, for messages.
-        types: pyarrow types of columns, which are there even without a row; pyarrow finds out the others.
+        source: where the rows are from, for messages.
+        types: as in `table_of`.
 
     Raises:
-        DataError: values that Parquet cannot hold in one column, or a failure to write.
+        DataError: values that Parquet cannot hold, or a failure to write.
     """
     if path.suffix == ".parquet":
-        import pyarrow as pa
-
-        try:
-            table = pa.Table.from_pylist([dict(row) for row in rows], schema=_schema(rows, types or {}))
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise DataError(f"{key} = {path}: a column holds values of several types ({error}); write .jsonl instead") from error
-        write_table(path, table, key)
+        write_table(path, table_of(rows, source, f"{key} = {path}", types), key)
     else:
-        write_lines(path, [json_line(row) for row in rows], key)
+        write_lines(path, [json_line(row) for _, row in rows], key)
 
 
 def write_lines(path: Path, lines: Sequence[bytes], key: str) -> None:
@@ -91,26 +114,6 @@ def write_table(path: Path, table: Any, key: str) -> None:
         raise DataError(f"{key} = {path}: cannot be written: {error.strerror or error}") from error
 
 
-def with_columns(source: Path, columns: Mapping[str, Sequence[Any]], renamed: Mapping[str, str], types: Mapping[str, Any]) -> Any:
-    """A Parquet file's table, with its own types and metadata, and columns added.
-
-    Args:
-        source: the file.
-        columns: what to add, one value a row.
-        renamed: columns of the file -> the names that they get.
-        types: pyarrow types of added columns; pyarrow finds out the others.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(source)
-    table = table.drop_columns([name for name in renamed.values() if name in table.column_names])
-    table = table.rename_columns([renamed.get(name, name) for name in table.column_names])
-    for name, values in columns.items():
-        table = table.append_column(name, pa.array(values, type=types.get(name)))
-    return table
-
-
 def json_line(row: Mapping[str, Any]) -> bytes:
     r"""A row as one line of UTF-8; characters as they are, but for lone surrogates, which UTF-8 cannot hold. Dates and the like as text.
 
@@ -121,14 +124,6 @@ def json_line(row: Mapping[str, Any]) -> bytes:
         return json.dumps(row, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
         return json.dumps(row, default=str).encode()
-
-
-def _schema(rows: Sequence[Mapping[str, Any]], types: Mapping[str, Any]) -> Any:
-    """Every column of any row, in the order in which they come up; pyarrow alone would take the first row's for all."""
-    import pyarrow as pa
-
-    names = [*dict.fromkeys(name for row in rows for name in row)] or list(types)
-    return pa.schema([(name, types.get(name) or pa.array([row.get(name) for row in rows]).type) for name in names])
 
 
 def _aside(path: Path) -> Path:

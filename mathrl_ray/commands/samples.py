@@ -18,6 +18,8 @@ _BATCH = 16
 """Requests between two steps of the progress bar; all batches are with the scorer at once."""
 Advance = Callable[[int], None]
 """Told how many more are done."""
+See = Callable[[Sequence[Grade]], None]
+"""Shown what is done, as it is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,10 @@ async def graded(scorer: Scorer, samples: Sequence[Sample], style: Style, advanc
     requests = [
         ScoreRequest(sample.response, gold, finish_reason=sample.finish_reason, style=box) for sample in samples for gold in sample.golds
     ]
-    return _best_of_each(samples, await _scored(scorer, requests, advance))
+    return _best_of_each(samples, await _scored(scorer, requests, lambda grades: advance(len(grades)), _BATCH))
 
 
-async def graded_by(
-    function: str, scorer: Scorer, samples: Sequence[Sample], rows: Sequence[Mapping[str, Any]], advance: Advance
-) -> list[Grade]:
+async def graded_by(function: str, scorer: Scorer, samples: Sequence[Sample], rows: Sequence[Mapping[str, Any]], see: See) -> list[Grade]:
     """What a function that the scorer was given says of each sample.
 
     Args:
@@ -72,23 +72,23 @@ async def graded_by(
         scorer: that has it.
         samples: of the rows.
         rows: the rows themselves, which the function may look at.
-        advance: is told the progress.
+        see: is shown each grade as soon as it is there.
     """
     requests = [
         ScoreRequest(sample.response, gold, function=function, problem=Problem(sample.row_id, "", gold, extra=rows[sample.index]))
         for sample in samples
         for gold in sample.golds
     ]
-    return _best_of_each(samples, await _scored(scorer, requests, advance))
+    return _best_of_each(samples, await _scored(scorer, requests, see, 1))
 
 
-async def _scored(scorer: Scorer, requests: Sequence[ScoreRequest], advance: Advance) -> list[Grade]:
+async def _scored(scorer: Scorer, requests: Sequence[ScoreRequest], see: See, batch_size: int) -> list[Grade]:
     async def score(batch: Sequence[ScoreRequest]) -> list[Grade]:
         grades = await scorer.score(batch)
-        advance(len(batch))
+        see(grades)
         return grades
 
-    batches = [requests[start : start + _BATCH] for start in range(0, len(requests), _BATCH)]
+    batches = [requests[start : start + batch_size] for start in range(0, len(requests), batch_size)]
     return [grade for grades in await asyncio.gather(*map(score, batches)) for grade in grades]
 
 

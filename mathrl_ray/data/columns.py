@@ -28,6 +28,7 @@ COLUMN_NAMES: Mapping[str, tuple[str, ...]] = {
 """Our field and the names that files give it, the first that is found."""
 REQUIRED = ("problem", "gold")
 _GSM8K_MARK = "####"
+_MOST_DIGITS_OF_A_LEVEL = 9
 _THOUSANDS_COMMA = re.compile(r"(?<=[0-9]),(?=[0-9]{3})")
 
 
@@ -111,4 +112,4 @@ def text(value: Any) -> str:
 def _level(value: Any) -> int | None:
     """3 from 3, 3.0 and "Level 3"; None where there is no number ("Level ?")."""
     digits = text(value).lower().removeprefix("level").strip().removesuffix(".0")
-    return int(digits) if digits.isdecimal() else None
+    return int(digits) if digits.isdecimal() and len(digits) <= _MOST_DIGITS_OF_A_LEVEL else None

@@ -34,6 +34,7 @@ REMARKS: frozenset[FaultKind] = frozenset({"possible_duplicate", "possible_overl
 Judge = Callable[[str, str], Outcome]
 """(answer, gold) -> the verdict, as core's `algebraic_verdict`; grader_timeout or grader_error where it could not be had."""
 
+_MOST_GOLDS_SHOWN = 10
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -163,10 +164,16 @@ def _shared_fault(
     kind: Literal["duplicate", "overlap"], key: Callable[[Problem], str], group: Sequence[Problem], what: str, judge: Judge
 ) -> Fault:
     same_gold = _same_gold(group, judge)
-    golds = "same gold" if same_gold else f"different golds: {', '.join(sorted({repr(problem.gold) for problem in group}))}"
+    golds = "same gold" if same_gold else f"different golds: {_some(sorted({repr(problem.gold) for problem in group}))}"
     is_doubtful = key is loose_text and not same_gold and len({plain_text(problem.problem) for problem in group}) > 1
     doubtful: FaultKind = "possible_duplicate" if kind == "duplicate" else "possible_overlap"
     return _fault(doubtful if is_doubtful else kind, group, f"{what}, {golds}")
+
+
+def _some(golds: Sequence[str]) -> str:
+    """The first golds and how many more there are. Ids are never shortened; the reason stands beside each row that is left out."""
+    more = f" and {len(golds) - _MOST_GOLDS_SHOWN} more" if len(golds) > _MOST_GOLDS_SHOWN else ""
+    return ", ".join(golds[:_MOST_GOLDS_SHOWN]) + more
 
 
 def exact_text(problem: Problem) -> str:

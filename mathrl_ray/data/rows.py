@@ -4,8 +4,6 @@ Called by problems.py and traces.py, and by the commands grade and check-data. K
 key (or the option), the file and what is wrong in it.
 """
 
-import codecs
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +11,9 @@ from typing import Any
 
 from mathrl_ray.config import RecipeError
 from mathrl_ray.data.dataset_name import ROW_SUFFIXES, DatasetName, is_row_file, parse_dataset_name
+from mathrl_ray.data.json_lines import MalformedLine, NumberedRow, is_other_unicode, json_rows
 
 MOST_FAULTS_SHOWN = 5
-NumberedRow = tuple[int, dict[str, Any]]
-"""(line, row): the line of a text file, else the row's number, from 1."""
-MalformedLine = tuple[int, str]
-"""(line, what is wrong with it)."""
 
 
 class DataError(RecipeError):
@@ -98,30 +93,31 @@ def _read_parquet(file: Path, key: str) -> list[NumberedRow]:
     import pyarrow.parquet as pq
 
     try:
-        return list(enumerate(pq.read_table(file).to_pylist(), start=1))
-    except pyarrow.ArrowInvalid as error:
-        raise DataError(f"{key} = {file}: no Parquet file ({error})") from error
+        table = pq.read_table(file)
+    except (pyarrow.ArrowException, OSError) as error:  # OSError: its beginning and end are right, and what is between is not
+        raise DataError(f"{key} = {file}: no Parquet file, or a damaged one ({error})") from error
+    try:
+        return list(enumerate(table.to_pylist(), start=1))
+    except ValueError as error:  # a text that is no UTF-8, a time to the nanosecond
+        raise DataError(f"{key} = {file}: {_unreadable_value(table)}") from error
+
+
+def _unreadable_value(table: Any) -> str:
+    """The first value that is none in Python, in words. The columns are looked at one by one."""
+    for name in table.column_names:
+        for row, value in enumerate(table[name], start=1):
+            try:
+                value.as_py()
+            except ValueError as error:
+                return f"row {row}, column {name}: cannot be read ({error})"
+    return "a value cannot be read"
 
 
 def _read_json_lines(file: Path, key: str, malformed: list[MalformedLine] | None) -> list[NumberedRow]:
-    rows: list[NumberedRow] = []
-    faults: list[MalformedLine] = []
-    for line, raw in enumerate(file.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
-        text = raw.decode("utf-8", errors="replace").strip()
-        if not text:
-            continue
-        try:
-            row = json.loads(raw)
-        except UnicodeDecodeError:
-            faults.append((line, f"not UTF-8: {text[:80]}"))
-            continue
-        except json.JSONDecodeError as error:
-            faults.append((line, f"no JSON ({error.msg}): {text[:80]}"))
-            continue
-        if isinstance(row, dict):
-            rows.append((line, row))
-        else:
-            faults.append((line, f"no JSON object: {text[:80]}"))
+    data = file.read_bytes()
+    if is_other_unicode(data):
+        raise DataError(f"{key} = {file}: line 1: is UTF-16 or UTF-32; save the file as UTF-8")
+    rows, faults = json_rows(data)
     if faults and malformed is None:
         raise DataError(_fault_message(key, str(file), [f"line {line}: {fault}" for line, fault in faults], ""))
     if malformed is not None:

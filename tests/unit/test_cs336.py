@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+from decimal import Decimal
+from fractions import Fraction
 from itertools import product
 from math import exp, inf, isnan, log, nan, sqrt
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -579,10 +582,29 @@ def test_an_empty_ground_truth_never_pays(reward_fn, gold):
     assert reward_fn(REWARD_FNS[reward_fn].format("5"), gold) == rewards(1.0, 0.0)
 
 
+@pytest.mark.parametrize("gold", [None, b"5", 5j])
 @pytest.mark.parametrize("reward_fn", REWARD_FNS)
-def test_a_ground_truth_of_another_type_is_refused(reward_fn):
-    with pytest.raises(ValueError, match="got None"):
-        reward_fn(REWARD_FNS[reward_fn].format("5"), None)
+def test_a_ground_truth_of_another_type_is_refused(reward_fn, gold):
+    with pytest.raises(ValueError, match=f"got {gold!r}"):
+        reward_fn(REWARD_FNS[reward_fn].format("5"), gold)
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (np.int64(5), "5"),
+        (np.float64(0.5), r"\frac{1}{2}"),
+        (np.float32(0.1), "0.1"),  # not 0.10000000149011612, which is the double next to it
+        (np.float64(1e-5), "0.00001"),
+        (Fraction(1, 3), r"\frac{1}{3}"),
+        (Decimal("1E+2"), "100"),
+        ([np.int64(7), np.float64(0.25)], "0.25"),
+    ],
+)
+@pytest.mark.parametrize("reward_fn", REWARD_FNS)
+def test_a_ground_truth_may_be_any_kind_of_number(reward_fn, gold, answer):
+    assert reward_fn(REWARD_FNS[reward_fn].format(answer), gold) == rewards(1.0, 1.0)
+    assert reward_fn(REWARD_FNS[reward_fn].format("4"), gold) == rewards(1.0, 0.0)
 
 
 def test_a_tiny_float_is_compared_as_a_decimal_number():

@@ -92,6 +92,12 @@ def test_an_error_while_importing_names_the_file_and_leaves_no_half_of_it(tmp_pa
     assert not {name for name in set(sys.modules) - before if "broken" in name}
 
 
+def test_a_file_that_misses_another_one_is_not_called_missing_itself(tmp_path):
+    (tmp_path / "reads.py").write_text("open('absent.txt')")
+    with pytest.raises(RecipeError, match=r"reads\.py cannot be imported: FileNotFoundError: .*absent\.txt"):
+        load_function(f"{tmp_path}/reads.py:clipped", key="loss.function")
+
+
 def test_a_recipes_own_functions_are_loaded_by_section_with_their_arguments(source):
     recipe = Recipe.model_validate({"loss": {"function": f"{source}:scaled", "kwargs": {"by": 3}}})
     functions = own_functions(recipe)

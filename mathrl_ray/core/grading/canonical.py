@@ -94,6 +94,7 @@ _WITHOUT_MEANING = re.compile(
 )
 _COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
 _PHANTOM = re.compile(r"\\(?:h|v)?phantom\s*(?:\{[^{}]*\}|.)|\\[hv]space\*?\s*\{[^{}]*\}")
+_ABOUT = re.compile(r"(?<!\S)~(?=[0-9.])")
 _LATEX_SPACE = re.compile(r"(?<!\\)\\[,;:! ]|~")
 _MATH_MARK = re.compile(r"(?<!\\)(?:\$|\\[()\[\]])")
 _LONE_DOLLAR = re.compile(r"\$(?=\s*[-0-9.])")
@@ -103,7 +104,7 @@ _SEPARATOR_WORDS = re.compile(r"\s*+[,;]?\s*+(?:and|or)?\s*+[,;]?\s*+")
 _INSIDE_IS_MATHEMATICS = re.compile(r"\s*(?:[-+]?[0-9][0-9.,]*|[ie])\s*")
 _DOUBLED_BACKSLASH = re.compile(r"\\\\(?=[a-zA-Z])")
 _SPACES = re.compile(r"\s+")
-_THOUSANDS_OF_A_VALUE = re.compile(rf"[=€£¥₹{DOLLAR}]\s*[-+]?[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9,])")
+_THOUSANDS_OF_A_VALUE = re.compile(rf"(?:[=€£¥₹{DOLLAR}]|\\approx)\s*[-+]?[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9,])")
 _CROSS = re.compile(r"(?<=[0-9])(?:\s*[xX]\s*(?=10\s*\^)| [xX] (?=[0-9]))")
 _WRAPPING = '*`"_ \t\n'
 
@@ -115,7 +116,7 @@ def canonical(text: str) -> str:
     ('3\\sqrt{7} \\le x', '(\\frac{1}{2}, 3)', '5')
     """
     text = _from_unicode(_without_boxes(text))
-    text = without_thousands_commas(_without_delimiters(_PHANTOM.sub("", text)).strip())
+    text = without_thousands_commas(_ABOUT.sub(r"\\sim ", _without_delimiters(_PHANTOM.sub("", text)).strip()))
     text = _THOUSANDS_OF_A_VALUE.sub(lambda match: match[0].replace(",", ""), _LATEX_SPACE.sub(_space, text))
     if r"\begin" not in text:  # between the rows of a matrix it is a line break
         text = _DOUBLED_BACKSLASH.sub(r"\\", text)

@@ -4,12 +4,13 @@ Called by grade.py with two shapes. Each rule is a named function with its reaso
 comes first everywhere, because what may be left out is what the gold does not need.
 """
 
+import re
 from collections.abc import Sequence
-from fractions import Fraction
 
+from mathrl_ray.core.grading.approximation import is_rounded
 from mathrl_ray.core.grading.expressions import proportional, same_expression
 from mathrl_ray.core.grading.leaves import same_leaf
-from mathrl_ray.core.grading.names import is_name
+from mathrl_ray.core.grading.names import is_name, unknown_of
 from mathrl_ray.core.grading.rationals import read_rational
 from mathrl_ray.core.grading.reading import plain_words, read
 from mathrl_ray.core.grading.regions import number_of, region, same_region, variable
@@ -25,6 +26,7 @@ from mathrl_ray.core.grading.shapes import (
     Progression,
     Ratio,
     Relation,
+    Residue,
     Shape,
     Union,
     Words,
@@ -32,8 +34,6 @@ from mathrl_ray.core.grading.shapes import (
 
 _EQUALITIES = frozenset({"=", r"\approx", r"\equiv"})
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", "=": "=", r"\ne": r"\ne", r"\equiv": r"\equiv"}
-_ROUNDED = Fraction(1, 50)
-"""`2/3 \approx 0.67`: two sides of an approximation are closer than this, relative."""
 
 
 def same(gold: Shape, answer: Shape) -> bool:
@@ -50,9 +50,9 @@ def same(gold: Shape, answer: Shape) -> bool:
         case Relation(), Relation():
             return _same_relation(gold, answer)
         case Relation(), _:
-            return any(same(value, answer) for value in _values_of_gold(gold))
+            return any(same(value, answer) for value in _values_of(gold))
         case _, Relation():
-            return any(same(gold, value) for value in _values_of_answer(answer))
+            return any(same(gold, value) for value in _values_of(answer))
         case (Leaf(), Leaf()):
             return same_leaf(gold, answer)
         case (Words(), _) | (_, Words()):
@@ -83,6 +83,9 @@ def check_readable(shape: Shape) -> None:
             for side in sides:
                 if not is_name(side):
                     check_readable(read(side))
+        case Residue(number, modulus):
+            check_readable(number)
+            check_readable(modulus)
         case Listing(items, _) | Bracketed(_, _, items) | FiniteSet(items) | Union(items):
             for item in items:
                 check_readable(item)
@@ -131,36 +134,50 @@ def _same_region(gold: Shape, answer: Shape) -> bool:
 # Equations and chains
 
 
-def _values_of_gold(gold: Relation) -> list[Shape]:
-    """What an answer may give for a gold `x = 5`: the 5. For `x^2 + y^2 = 13` there is no such value, for `x \\in S` it is S."""
-    if set(gold.operators) <= _EQUALITIES and not is_name(gold.sides[0]) and not _are_equal_sides(gold.sides):
+def _values_of(relation: Relation) -> list[Shape]:
+    """What `x = 5` and a chain `a = 2 + 3 = 5` come to.
+
+    Nothing for a chain that contradicts itself (`3 = 5`: a list of guesses), nor for an equation that has still to be solved: all sides
+    that are no names must be equal (`2x = 5`, `x + 3 = 5`), and a variable must not stand in its own value (`x = 2x - 5`). Between a name
+    and a number there may be formulas: `A = s^2 = 25`.
+    """
+    if relation.operators == (r"\in",):
+        return [read(relation.sides[1])]
+    if not set(relation.operators) <= _EQUALITIES:
         return []
-    return _values_of_answer(gold)
+    if r"\approx" in relation.operators:
+        return _approximated(relation)
+    sides = _without_names(relation.sides) or [relation.sides[-1]]
+    unknowns = {unknown for side in relation.sides if is_name(side) and side not in sides and (unknown := unknown_of(side)) is not None}
+    if any(_stands_in(unknown, side) for unknown in unknowns for side in sides):
+        return []
+    if is_name(relation.sides[0]) and number_of(sides[-1]) is not None:
+        sides = [side for side in sides if number_of(side) is not None]
+    return [read(sides[-1])] if len(sides) == 1 or _are_equal_sides(sides) else []
 
 
-def _values_of_answer(answer: Relation) -> list[Shape]:
-    """What a chain `a = 2 + 3 = 5` comes to. A chain that contradicts itself (`3 = 5`) comes to nothing: it is a list of guesses."""
-    if answer.operators == (r"\in",):
-        return [read(answer.sides[1])]
-    if not set(answer.operators) <= _EQUALITIES:
+def _without_names(sides: Sequence[str]) -> list[str]:
+    return [side for side in sides if not is_name(side)]
+
+
+def _stands_in(unknown: str, side: str) -> bool:
+    """A letter in a product, which no command and no word holds."""
+    return re.search(rf"(?<![\\A-Za-z]){re.escape(unknown)}(?![A-Za-z])", side) is not None
+
+
+def _approximated(relation: Relation) -> list[Shape]:
+    r"""Both sides of `x = 2/3 \approx 0.67`, where the last is the one before it, correctly rounded to the digits that it shows."""
+    at = relation.operators.index(r"\approx") + 1
+    exact, rounded = _without_names(relation.sides[:at]), _without_names(relation.sides[at:])
+    if relation.operators.count(r"\approx") > 1 or len(rounded) > 1 or (len(exact) > 1 and not _are_equal_sides(exact)):
         return []
-    sides = [side for side in answer.sides if not is_name(side)] or [answer.sides[-1]]
-    numbers = [side for side in sides if number_of(side) is not None]
-    if r"\approx" in answer.operators:
-        return [read(side) for side in sides] if _are_close_sides(sides) else []
-    if len(numbers) > 1 and not _are_equal_sides(numbers):
+    if exact and rounded and not is_rounded(exact[-1], rounded[0]):
         return []
-    return [read(sides[-1])]
+    return [read(side) for side in (*exact[-1:], *rounded)]
 
 
 def _are_equal_sides(sides: Sequence[str]) -> bool:
     return len(sides) > 1 and all(same(read(sides[0]), read(side)) for side in sides[1:])
-
-
-def _are_close_sides(sides: Sequence[str]) -> bool:
-    values = [number_of(side) for side in sides]
-    known = [value for value in values if value is not None]
-    return len(known) == len(values) and all(abs(value - known[0]) <= abs(known[0]) * _ROUNDED for value in known)
 
 
 def _same_relation(gold: Relation, answer: Relation) -> bool:
@@ -281,7 +298,8 @@ def _same_tuple(gold: Shape, answer: Shape) -> bool:
     match gold, answer:
         case Bracketed(opening, closing, golds), Bracketed(other_opening, other_closing, answers):
             same_ends = (opening, closing) == (other_opening, other_closing)
-            return (same_ends or (len(golds) > 2 and opening + closing in "()[]")) and _in_order(golds, answers)
+            are_tuples = len(golds) > 2 and {opening + closing, other_opening + other_closing} <= {"()", "[]"}
+            return (same_ends or are_tuples) and _in_order(golds, answers)
         case Bracketed("(", ")", golds), Listing(answers, _):
             return _in_order(golds, _named_values(answer) or answers)
         case Listing(golds, _), Bracketed("(", ")", answers):
@@ -310,6 +328,8 @@ def _same_notation(gold: Shape, answer: Shape) -> bool:
             return _same_time(gold if isinstance(gold, Clock) else answer, hour, minute, half_needed=isinstance(gold, Clock))
         case Ratio(terms, time), Ratio(others, other_time):
             return _same_ratio(terms, others) if time is None or other_time is None else time == other_time
+        case Residue(), Residue():
+            return same(gold.modulus, answer.modulus) and same(gold.number, answer.number)
         case (Ratio((first, second), _), Leaf()):
             return same(Leaf(rf"\frac{{{first}}}{{{second}}}"), answer)
         case (Leaf(), Ratio((first, second), None)):

@@ -34,6 +34,8 @@ _NOISE_BITS = 20
 _LARGEST_EXACT_FACTORIAL = 3000
 _FEWEST_POINTS = 3
 
+_PRIMED = re.compile(r"(?<![\\a-zA-Z])([a-zA-Z])('+)")
+"""`y'` is another variable than `y`; a quotation mark anywhere else says nothing."""
 _INDEXED_NUMBER = re.compile(r"[0-9)]\s*_")
 _SIMPLE = r"(?:[0-9]|[a-zA-Z]|\\[a-zA-Z]+|\{[^{}]*\})"
 _WRITINGS = (
@@ -148,7 +150,7 @@ def _refuse_what_the_parser_cannot_bear(text: str) -> None:
 def _as_the_parser_writes(text: str) -> str:
     for pattern, replacement in _WRITINGS:
         text = pattern.sub(replacement, text)
-    return text.replace("'", "").strip()
+    return _PRIMED.sub(lambda match: f"{match[1]}_{{{'p' * len(match[2])}}}", text).replace("'", "").strip()
 
 
 def _braced(text: str) -> str:
@@ -166,15 +168,17 @@ def _parser() -> Any:
 
 
 def _log10(node: Any) -> float:
-    """A bound on the decimal logarithm of every number in the tree: what an evaluation would have to hold."""
+    """About the decimal logarithm of the largest number in the tree: what an evaluation would have to hold. A variable counts as 10."""
     import sympy
 
     if isinstance(node, sympy.Integer):
-        return len(str(abs(int(node)))) if abs(int(node)) < 10**4000 else math.inf
+        return math.log10(max(abs(int(node)), 1)) if abs(int(node)) < 10**4000 else math.inf
     sizes = [_log10(child) for child in getattr(node, "args", ())]
     inside = max(sizes, default=1.0)
     if isinstance(node, sympy.Pow):
         return max(inside, sizes[0] * 10 ** min(sizes[1], 300))
+    if isinstance(node, sympy.Mul):
+        return sum(sizes)
     if isinstance(node, sympy.factorial):
         return max(inside, 10 ** min(inside, 300))
     if isinstance(node, sympy.Sum | sympy.Product):

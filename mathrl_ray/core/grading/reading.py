@@ -6,11 +6,14 @@ Called by grade.py (through comparison.py) with an answer or a gold that the qui
 
 import re
 from collections.abc import Callable
+from itertools import product
 
 from mathrl_ray.core.grading.expressions import UnreadableError
 from mathrl_ray.core.grading.leaves import is_function_word, read_leaf
+from mathrl_ray.core.grading.names import is_name
+from mathrl_ray.core.grading.number_words import number_in_words
 from mathrl_ray.core.grading.rationals import read_rational
-from mathrl_ray.core.grading.sentences import chosen_letter, value_of_sentence, without_rounding_word
+from mathrl_ray.core.grading.sentences import chosen_letter, values_of_sentence, without_rounding_word
 from mathrl_ray.core.grading.shapes import (
     Based,
     Bracketed,
@@ -23,6 +26,7 @@ from mathrl_ray.core.grading.shapes import (
     Progression,
     Ratio,
     Relation,
+    Residue,
     Shape,
     Union,
     Words,
@@ -32,6 +36,8 @@ from mathrl_ray.core.grading.units import is_known_unit
 
 _LONGEST_TEXT = 2000
 _MOST_ITEMS = 500
+_MOST_SIGNS = 4
+r"""`\pm` in one value; each doubles the number of values."""
 _DEEPEST = 8
 
 _CLOCK = re.compile(r"([0-9]{1,2})(?:\s*:\s*([0-9]{2}))?(?:\s*:\s*([0-9]{2}))?\s*(?:\\text\s*\{\s*)?([ap])\.?\s?m\.?\s*\}?", re.IGNORECASE)
@@ -45,16 +51,20 @@ _BASED = re.compile(
     r"(-?)\s*\(?\s*(?:\\text\s*\{)?([0-9A-Za-z]+(?:\.[0-9]+)?)\}?\s*\)?\s*_\s*"
     r"(?:\{\s*(?:\\text\s*\{\s*)?([0-9a-z]+)\s*\}?\s*\}|([0-9]))"
 )
-_SMALL = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-_TEENS = ("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty")
-_IN_WORDS = {word: str(number) for number, word in enumerate((*_SMALL, *_TEENS))}
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])\s*")
 _CUP = re.compile(r"\s*\\(?:cup|bigcup)(?![a-zA-Z])\s*|(?<=[)\]])\s*(?:U|union)\s*(?=[(\[])")
 _MINUS_SET = re.compile(r"\s*\\(?:setminus|backslash|smallsetminus)(?![a-zA-Z])\s*|(?<=R\})\s*(?:-|\\)\s*(?=\\\{)")
 _OPERATOR = re.compile(r"\\(?:le|ge|ne|notin|in|approx|equiv|sim)(?![a-zA-Z])|<=|>=|!=|[=<>]")
 _PLAIN_OPERATORS = {"<=": r"\le", ">=": r"\ge", "!=": r"\ne"}
+_CONGRUENT = re.compile(r"\\equiv(?![a-zA-Z])|=")
+_MOD = r"(?:\\b?mod|\\text\s*\{\s*mod\s*\}|(?<![\\A-Za-z])mod)(?![a-zA-Z])"
+_RESIDUE = re.compile(rf"(?P<number>.+?)\s*(?:(?P<class>\\pmod(?![a-zA-Z])|\(\s*{_MOD})|{_MOD})\s*(?P<modulus>\S.*)")
+_GO_ON = ("=", r"\approx", r"\in")
 _BUILDER = re.compile(r"\\?[|:]\s*|\\text\s*\{\s*such that\s*\}")
 _EMPTY_SET = re.compile(r"\\emptyset|\\\{\s*\\\}|\{\s*\}")
+_EMPTY_IN_WORDS = re.compile(
+    r"\s*(?:there (?:is|are|exists?) )?no (?:such |real )?(?:solutions?|roots?)(?: exists?)?\s*|\s*(?:the )?empty set\s*", re.IGNORECASE
+)
 _ALL_REALS = re.compile(
     r"\\mathbb\s*\{?\s*R\s*\}?|(?:all|any)\s+real(?:\s+number|\s+value)?s?|(?:all\s+)?reals?(?:\s+numbers?)?", re.IGNORECASE
 )
@@ -63,6 +73,7 @@ _DOTS = re.compile(r"\\ldots|\.{3,}")
 _LETTERS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]+")
 _WORDY_COMMAND = re.compile(r"\\text\s*\{([^{}]*)\}")
 _NOT_IN_WORDS = re.compile(r"[0-9=<>+*/^_\\]|^\s*-")
+_ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z]{2})")
 _PUNCTUATION = re.compile(r"[^\w\s]")
 
 
@@ -119,11 +130,12 @@ def _matrix(text: str, depth: int) -> Shape | None:
 
 
 def _special_set(text: str, _: int) -> Shape | None:
+    unwrapped = _WORDY_COMMAND.sub(r"\1", text).strip()
     if match := _INFINITY.fullmatch(text):
         return Leaf(rf"{match[1].replace('+', '')}\infty")
-    if _EMPTY_SET.fullmatch(text):
+    if _EMPTY_SET.fullmatch(text) or _EMPTY_IN_WORDS.fullmatch(unwrapped):
         return FiniteSet(())
-    return Bracketed("(", ")", (Leaf(r"-\infty"), Leaf(r"\infty"))) if _ALL_REALS.fullmatch(text) else None
+    return Bracketed("(", ")", (Leaf(r"-\infty"), Leaf(r"\infty"))) if _ALL_REALS.fullmatch(unwrapped) else None
 
 
 def _words(text: str, _: int) -> Shape | None:
@@ -136,7 +148,7 @@ def _words(text: str, _: int) -> Shape | None:
     is_name = len(letters) == 1 and letters[0].isupper() and len(letters[0]) > 1
     if not is_name and max(map(len, letters)) < 3 and letters[0].isascii():
         return None
-    number = _IN_WORDS.get(" ".join(letters).lower())
+    number = number_in_words(letters)
     return Leaf(number) if number else _sentence(text, 0) or Words(plain_words(text))
 
 
@@ -149,8 +161,15 @@ def _sentence(text: str, depth: int) -> Shape | None:
         return read(shorter, depth + 1)
     if first is None or not _is_prose(first[0]):
         return None
-    value = value_of_sentence(text)
-    return read(value, depth + 1) if value and value != text else None
+    return _given_in_a_sentence(text, depth)
+
+
+def _given_in_a_sentence(text: str, depth: int) -> Shape | None:
+    """Several values are a chain: it comes to the last one if all are equal, else to nothing."""
+    values = values_of_sentence(text)
+    if not values or values[-1] == text:
+        return None
+    return read(values[0], depth + 1) if len(values) == 1 else Relation(values, ("=",) * (len(values) - 1))
 
 
 def _is_prose(word: str) -> bool:
@@ -162,8 +181,7 @@ def _prose_around_a_number(text: str, depth: int) -> Shape | None:
     words = [word for word in _LETTERS.findall(_WORDY_COMMAND.sub(" ", text)) if _is_prose(word) and not is_known_unit(word)]
     if not words or read_leaf(text).unit is not None:
         return None
-    value = value_of_sentence(text)
-    return read(value, depth + 1) if value and value != text else Words(plain_words(text))
+    return _given_in_a_sentence(text, depth) or Words(plain_words(text))
 
 
 def _several(text: str, depth: int) -> Shape | None:
@@ -172,19 +190,22 @@ def _several(text: str, depth: int) -> Shape | None:
         return None
     if any(_DOTS.fullmatch(item) for item in items):
         return Progression(tuple(None if _DOTS.fullmatch(item) else read(item, depth + 1) for item in items))
-    return Listing(tuple(read(item, depth + 1) for item in items), conjunction)
+    shapes = [_both_signs(item, depth + 1) or read(item, depth + 1) for item in items]
+    return Listing(tuple(value for shape in shapes for value in (shape.items if isinstance(shape, Listing) else (shape,))), conjunction)
 
 
-def _both_signs(text: str, depth: int) -> Shape | None:
-    r"""`a \pm b` is two values, written once."""
-    if not _PLUS_MINUS.search(text) or _OPERATOR.search(top_level(text)):
-        return None
-    values = [_with_signs(text, plus_minus, minus_plus) for plus_minus, minus_plus in ("+-", "-+")]
-    return Listing(tuple(read(value.strip().removeprefix("+"), depth + 1) for value in values), "and")
-
-
-def _with_signs(text: str, plus_minus: str, minus_plus: str) -> str:
-    return _PLUS_MINUS.sub(lambda match: minus_plus if "mp" in match[0] else plus_minus, text)
+def _both_signs(text: str, depth: int) -> Listing | None:
+    r"""`a \pm b` is two values, written once; `\pm a \pm b` is four. Signs that a `\mp` ties to each other are two."""
+    signs = _PLUS_MINUS.findall(text)
+    if not signs or len(signs) > _MOST_SIGNS or _OPERATOR.search(top_level(text)) or text.startswith(r"\{"):
+        return None  # between braces the signs belong to one element
+    if any("mp" in sign for sign in signs):
+        choices = [["-" if "mp" in sign else "+" for sign in signs], ["+" if "mp" in sign else "-" for sign in signs]]
+    else:
+        choices = [list(choice) for choice in product("+-", repeat=len(signs))]
+    pieces = _PLUS_MINUS.split(text)
+    texts = [pieces[0] + "".join(sign + piece for sign, piece in zip(choice, pieces[1:], strict=True)) for choice in choices]
+    return Listing(tuple(read(value.strip().removeprefix("+"), depth + 1) for value in texts), "and")
 
 
 def _union(text: str, depth: int) -> Shape | None:
@@ -197,11 +218,22 @@ def _difference(text: str, depth: int) -> Shape | None:
     return Difference(read(parts[0], depth + 1), read(parts[1], depth + 1)) if len(parts) == 2 else None
 
 
+def _residue(text: str, depth: int) -> Shape | None:
+    r"""`x \equiv 5 \pmod 7` is a class of numbers. `12 \bmod 7` is an operation, and no reader's business."""
+    match = _RESIDUE.fullmatch(text)
+    if match is None or not (match["class"] or r"\equiv" in match["number"]):
+        return None
+    sides, operators = split(match["number"], _CONGRUENT)
+    if len(operators) > 1 or (operators and not is_name(sides[0])):
+        return None
+    return Residue(read(sides[-1], depth + 1), read(match["modulus"].strip(" {}()"), depth + 1))
+
+
 def _relation(text: str, depth: int) -> Shape | None:
     sides, operators = split(text, _OPERATOR)
     if not operators:
         return None
-    if not sides[0]:  # `= 5` and `\approx 5` go on with what was asked for
+    if not sides[0] and operators[0] in _GO_ON:  # with what was asked for: `= 5`, `\approx 5`
         return read(text[text.index(operators[0]) + len(operators[0]) :], depth + 1)
     if not all(sides):
         raise UnreadableError(f"a relation without its other side: {text[:80]}")
@@ -238,7 +270,7 @@ def _based(text: str, _: int) -> Shape | None:
     match = _BASED.fullmatch(text)
     if match is None or not (match[2][0].isdigit() or (match[2].isupper() and len(match[2]) > 1)):
         return None
-    base = _IN_WORDS.get(match[3] or match[4], match[3] or match[4])
+    base = number_in_words([match[3] or match[4]]) or match[3] or match[4]
     return Based(match[2].upper().lstrip("0"), base, match[1]) if base.isdecimal() else None
 
 
@@ -266,6 +298,7 @@ _READERS: tuple[Callable[[str, int], Shape | None], ...] = (
     _sentence,
     _several,
     _both_signs,
+    _residue,
     _relation,
     _union,
     _difference,
@@ -277,10 +310,11 @@ _READERS: tuple[Callable[[str, int], Shape | None], ...] = (
 
 
 def plain_words(text: str) -> str:
-    r"""Words without case, fonts, punctuation or an ordinal's ending.
+    r"""Words without case, fonts, punctuation, an ordinal's ending or an article before a word.
 
-    >>> plain_words(r"\text{(C)}"), plain_words("May 4th")
-    ('c', 'may 4')
+    >>> plain_words(r"\text{(C)}"), plain_words("May 4th"), plain_words("an ellipse")
+    ('c', 'may 4', 'ellipse')
     """
     bare = _PUNCTUATION.sub(" ", _WORDY_COMMAND.sub(r" \1 ", re.sub(r"^\s*-", "minus ", text))).casefold()
-    return " ".join(re.sub(r"(?<=[0-9])(?:st|nd|rd|th)\b", "", bare).split())
+    bare = " ".join(re.sub(r"(?<=[0-9])(?:st|nd|rd|th)\b", "", bare).split())
+    return _ARTICLE.sub("", bare)

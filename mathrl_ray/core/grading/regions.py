@@ -74,17 +74,29 @@ def _pieces(shape: Shape) -> list[Piece] | None:
 
 
 def _conditions(items: tuple[Shape, ...], conjunction: str) -> list[Piece] | None:
-    """`x < 1 or x > 3`; with `and` or a comma both hold, unless nothing is left: then people mean either."""
+    """`x < 1 or x > 3`; with `and` both hold; with a comma too, unless nothing is left: then people mean either.
+
+    Where one condition implies another they are two answers (`x > 2, x > 3`), and which one is meant nobody can say.
+    """
     if not all(isinstance(item, Relation) for item in items) or len({variable(item) for item in items}) > 1:
         return None
     parts = [_pieces(item) for item in items]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    known = [_merged(part) for part in parts if part is not None]
+    if len(known) < len(parts) or _one_implies_another(known):
         return None
-    both = known[0]
+    both = list(known[0])
     for part in known[1:]:
-        both = _intersection(both, part)
-    return both if conjunction != "or" and both else [piece for part in known for piece in part]
+        both = _intersection(both, list(part))
+    if conjunction == "and" or (not conjunction and both):
+        return both
+    return [piece for part in known for piece in part]
+
+
+def _one_implies_another(parts: list[tuple[Piece, ...]]) -> bool:
+    """Two that are the same are one condition said twice."""
+    return any(
+        not same_region(one, other) and same_region(_merged(_intersection(list(one), list(other))), one) for one in parts for other in parts
+    )
 
 
 def _inequality(sides: tuple[str, ...], operators: tuple[str, ...]) -> list[Piece] | None:
@@ -120,9 +132,11 @@ def _interval(low: str, high: str, low_closed: bool, high_closed: bool) -> list[
     if ends[0] is None or ends[1] is None or ends[0][0] > 0 or ends[1][0] < 0:
         return None
     start, stop = ends[0][1], ends[1][1]
+    if (start is None and low_closed) or (stop is None and high_closed):  # infinity is no number that an interval could hold
+        return None
     if start is not None and stop is not None and start >= stop:
         return None
-    return [Piece(start, stop, low_closed and start is not None, high_closed and stop is not None)]
+    return [Piece(start, stop, low_closed, high_closed)]
 
 
 def _points(items: tuple[Shape, ...]) -> list[Piece] | None:

@@ -83,6 +83,14 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
+class Residue:
+    r"""`x \equiv 5 \pmod 7`: all numbers that leave this rest; no number by itself."""
+
+    number: Shape
+    modulus: Shape
+
+
+@dataclass(frozen=True, slots=True)
 class Progression:
     r"""`1, 4, 9, \ldots`: in this order, and what is left out is left out in the same place."""
 
@@ -128,4 +136,6 @@ class Piece:
     high_closed: bool = False
 
 
-Shape = Words | Leaf | Listing | Bracketed | FiniteSet | Union | Difference | Matrix | Relation | Progression | Clock | Based | Ratio
+Shape = (
+    Words | Leaf | Listing | Bracketed | FiniteSet | Union | Difference | Matrix | Relation | Residue | Progression | Clock | Based | Ratio
+)

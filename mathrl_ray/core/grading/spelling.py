@@ -11,7 +11,7 @@ from mathrl_ray.core.grading.extraction import Box, boxes
 _MATH_DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _LEFT_RIGHT = re.compile(r"\\(?:left|right)(?![a-zA-Z])")
 _FRAC_VARIANT = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
-_SPACES = re.compile(r"(?:(?<!\\)\\[,;: ]|~|\s)+")
+_SPACES = re.compile(r"(?:(?<!\\)\\[,;: ]|(?<=\S)~|\s)+")  # a `~` at the head of a number is no space: about
 _SPACE_THAT_SAYS_NOTHING = re.compile(r"(?<![0-9]) (?![A-Za-z])|(?<![A-Za-z]) (?![0-9])")
 _TYPESET_THOUSANDS_COMMA = re.compile(r"(?<=[0-9])(?:\{,\}|,\s?\\!\s?|\s?\\,\s?)(?=[0-9]{3}(?![0-9]))")
 _NUMBER_WITH_THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
@@ -62,9 +62,14 @@ def is_whole(text: str) -> bool:
 
 def without_full_stop(text: str) -> str:
     """Drop full stops at the end; the three of an ellipsis stay."""
-    while text.endswith(".") and not text.endswith("..."):
-        text = text[:-1].rstrip()
-    return text
+    if not text.endswith("."):  # nearly always
+        return text
+    end = len(text)
+    while text[max(end - 1, 0) : end] == "." and text[max(end - 3, 0) : end] != "...":
+        end -= 1
+        while text[max(end - 1, 0) : end].isspace():
+            end -= 1
+    return text[:end]
 
 
 def without_delimiters(text: str) -> str:

@@ -5,8 +5,10 @@ import time
 
 from test_scorer import GOOD, HANGS, MEMORY_BOMB, WRONG, asked, keepers_of, running, workers_of
 
+from mathrl_ray.actors.function_source import FunctionSource
 from mathrl_ray.actors.quarantine import Quarantine, Suspect
 from mathrl_ray.actors.scorer import Scorer
+from mathrl_ray.types import Problem, ScoreRequest
 
 HANG = asked(*HANGS[0])
 
@@ -97,3 +99,58 @@ def test_a_process_that_was_killed_from_outside_puts_nothing_into_quarantine():
     killed, again = asyncio.run(run())
     assert killed.outcome == "grader_error"
     assert (again.outcome, again.from_quarantine) == ("grader_timeout", False)
+
+
+SLOW = """
+import time
+def paid(problem, response, *, step):
+    if problem.extra["wait"] and step < 3:
+        time.sleep(60)
+    return 1.0
+"""
+SLOW_SPEC = "slow.py:paid"
+
+
+def of_problem(problem_id="p", *, wait=True, step=0, prompt=""):
+    problem = Problem(problem_id, "1+1?", "2", extra={"wait": wait})
+    return ScoreRequest("the same response", "2", function=SLOW_SPEC, problem=problem, step=step, prompt=prompt)
+
+
+def outcomes(grades):
+    return [(grade.outcome, grade.from_quarantine) for grade in grades]
+
+
+def test_a_functions_input_is_given_up_after_its_second_timeout_and_no_other_input_pays_for_it(tmp_path):
+    path = tmp_path / "quarantine.jsonl"
+
+    async def run(*batches):
+        scorer = Scorer(limit_s=0.5, functions=[FunctionSource(SLOW_SPEC, "reward.function", SLOW)])
+        await scorer.setup(str(path))
+        try:
+            return [outcomes(await scorer.score(batch)) for batch in batches]
+        finally:
+            await scorer.shutdown()
+
+    first, third, others = asyncio.run(
+        run(
+            [of_problem(step=1)],
+            [of_problem(step=2), of_problem(step=3)],  # the step is no part of the input: the second of these is the third time
+            [of_problem("another"), of_problem(wait=False), of_problem(prompt="another prompt", step=3)],
+        )
+    )
+    assert first == [("grader_timeout", False)]
+    assert third == [("grader_timeout", False), ("grader_timeout", True)]
+    # The same response and gold: of another problem it has its own first time, with other columns or another prompt it is graded.
+    assert others == [("grader_timeout", False), ("correct", False), ("correct", False)]
+    assert [(row["problem_id"], row["function"]) for row in lines(path)] == [("p", SLOW_SPEC)] * 2 + [("another", SLOW_SPEC)]
+
+    [again] = asyncio.run(run([of_problem(), of_problem("another", step=3)]))  # a resumed run counts on: twice, and once
+    assert again == [("grader_timeout", True), ("correct", False)]
+
+
+def test_a_functions_input_that_was_slow_once_is_paid_the_next_time():
+    async def run():
+        async with running(limit_s=0.5, functions=[FunctionSource(SLOW_SPEC, "reward.function", SLOW)]) as scorer:
+            return outcomes(await scorer.score([of_problem(step=1)]) + await scorer.score([of_problem(step=3)]))
+
+    assert asyncio.run(run()) == [("grader_timeout", False), ("correct", False)]

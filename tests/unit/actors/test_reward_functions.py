@@ -3,6 +3,8 @@
 import asyncio
 import datetime
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -49,6 +51,8 @@ def told(problem, response, *, step, scale=1.0):
             kept.append(bytearray(50 << 20))
     if command == "fail":
         return {}[rest]
+    if command == "unknown":
+        return {"reward": None, "bonus": 1.0}
     if command == "exit":
         sys.exit(rest)
     if command == "crash":
@@ -83,7 +87,7 @@ def test_a_function_of_a_file_that_is_not_here_pays_and_its_parts_come_back():
 
 
 def test_a_batch_with_every_fault_comes_back_complete_in_order_and_each_fault_costs_its_own_item():
-    commands = ["pay 1", "hang", "fail key", "exit now", "pay 1", "crash", "nan", "none", "hang_in_c", "deaf", "fill", "pay 1"]
+    commands = ["pay 1", "hang", "fail key", "exit now", "pay 1", "crash", "nan", "none", "unknown", "hang_in_c", "deaf", "fill", "pay 1"]
     # a busy machine fills 256 MiB within 3 s too
     grades = score([said(command) for command in commands], num_processes=2, memory_bytes=256 << 20, limit_s=3.0)
     expected = {"pay": "correct", "hang": "grader_timeout", "hang_in_c": "grader_timeout", "deaf": "grader_timeout"}
@@ -94,6 +98,7 @@ def test_a_batch_with_every_fault_comes_back_complete_in_order_and_each_fault_co
     assert remarks["exit now"].startswith("SystemExit: now")
     assert remarks["nan"].startswith("ValueError: the reward function gave nan")
     assert remarks["none"].startswith("ValueError: the reward function gave None")
+    assert "{'reward': None, 'bonus': 1.0}: reward must be one finite number" in remarks["unknown"]
 
 
 def test_a_process_that_a_hanging_function_started_is_ended_with_it(tmp_path):
@@ -139,11 +144,25 @@ def test_a_function_that_the_scorer_was_not_given_is_refused_by_name():
         ("mine.py:f", "raise SystemExit('no')", r"SystemExit: no"),
         ("mine.py:f", "def f(text): pass", r"f takes text: the parameters of a reward function are"),
         ("no_such_module:f", None, r"No module named 'no_such_module'"),
+        ("mine.py:f", "def f(completions, completion_ids): pass", r"f asks for completion_ids, which it cannot be given: .* TRL's form"),
+        ("mine.py:f", "def f(problem, response, tokenizer): pass", r"reward\.function = 'mine\.py:f': .*f asks for tokenizer"),
     ],
 )
 def test_a_function_that_cannot_be_loaded_is_refused_when_the_scorer_starts(spec, text, message):
     with pytest.raises(RewardFunctionError, match=message):
         score([], functions=[FunctionSource(spec, "reward.function", text)])
+
+
+def test_keyword_arguments_of_the_recipe_that_do_not_fit_are_refused_with_the_parameters():
+    with pytest.raises(RewardFunctionError, match=r"reward\.kwargs = \{'scal': 2\} does not fit told\(problem, response.*'scal'"):
+        score([], functions=[FunctionSource(SPEC, "reward.function", TEXT, {"scal": 2})])
+
+
+def test_a_file_in_another_encoding_is_read_as_python_would(tmp_path):
+    for name, content in (("bom.py", b"\xef\xbb\xbf"), ("latin.py", b"# coding: latin-1\n# caf\xe9\n")):
+        path = tmp_path / name
+        path.write_bytes(content + b"def paid(problem, response):\n    return 1.0\n")
+        check_reward_functions(Recipe.model_validate({"reward": {"function": f"{path}:paid"}}))
 
 
 def test_a_recipes_functions_are_read_with_their_text_and_checked_before_any_engine_starts(tmp_path):
@@ -161,6 +180,11 @@ def test_a_recipes_functions_are_read_with_their_text_and_checked_before_any_eng
     path.unlink()
     with pytest.raises(RecipeError, match=r"reward\.function = .*mine\.py cannot be read"):
         function_sources(Recipe.model_validate({"reward": {"function": f"{path}:told"}}))
+
+
+def test_a_grading_process_does_not_load_what_reads_recipes():
+    code = "import sys, mathrl_ray.actors.grading_keeper; print('pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout == "False\n"
 
 
 def test_a_recipe_without_functions_starts_nothing_to_check():

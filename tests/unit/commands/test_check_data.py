@@ -10,6 +10,9 @@ from transformers import PreTrainedTokenizerFast
 
 from mathrl_ray.__main__ import main
 from mathrl_ray.actors.gold_judge import GoldJudge
+from mathrl_ray.commands.checked_file import mark_bad, read_checked
+from mathrl_ray.commands.clean_files import write_clean
+from mathrl_ray.data.gold_lint import lint
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 HANGS = r"\prod_{k=1}^{9999}\sin k"
@@ -126,6 +129,64 @@ def test_of_overlaps_the_last_file_keeps_its_rows_and_several_files_go_into_a_fo
     assert read(tmp_path / "clean" / "test.left_out.jsonl") == []
     [row] = read(tmp_path / "clean" / "train.left_out.jsonl")
     assert "held out" in row["reasons"][0]
+
+
+class CountedList(list):
+    """Counts how often somebody goes through it."""
+
+    num_passes = 0
+
+    def __iter__(self):
+        self.num_passes += 1
+        return super().__iter__()
+
+
+def test_writing_the_clean_file_goes_through_the_rows_once_however_many_are_bad(tmp_path):
+    rows = [*({"id": f"empty {index}", "problem": f"{index}?", "answer": ""} for index in range(300)), *["junk"] * 300]
+    file = read_checked(write(tmp_path / "bad.jsonl", [GOOD[0], *rows]), "bad.jsonl", {})
+    for fault in lint(file.problems):
+        mark_bad([file], fault)
+    file.problems, file.unusable = CountedList(file.problems), CountedList(file.unusable)
+    write_clean([file], {file.spec: tmp_path / "clean.jsonl"})
+    left_out = read(tmp_path / "clean.left_out.jsonl")
+    assert [row["problem_id"] for row in left_out] == [
+        *(f"empty {index}" for index in range(300)),
+        *(f"bad:{line}" for line in range(302, 602)),
+    ]
+    assert file.problems.num_passes <= 2
+    assert file.unusable.num_passes <= 2
+
+
+def test_the_reasons_of_equal_rows_grow_with_their_number_and_not_with_its_square(tmp_path):
+    sizes = []
+    for number in (100, 800):
+        rows = [{"id": f"row {index:04}", "problem": "What?", "answer": str(index)} for index in range(number)]
+        source = write(tmp_path / f"{number}.jsonl", rows)
+        assert main(["check-data", source, "--write-clean", str(tmp_path / "clean.jsonl"), "--workers", "1"]) == 1
+        sizes.append((tmp_path / "clean.left_out.jsonl").stat().st_size)
+        assert read(tmp_path / "clean.left_out.jsonl")[-1]["reasons"][0].endswith("(like row 0000)")
+    assert sizes[1] < 2 * 8 * sizes[0]  # 8 times the rows; with all ids in each reason it would be 64 times
+
+
+def test_what_is_left_out_of_one_file_does_not_overwrite_another(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.jsonl", GOOD)
+    write(tmp_path / "a.left_out.jsonl", GOOD[1:])
+    for arguments in (["a.jsonl", "a.left_out.jsonl", "--write-clean", "clean"], ["a.left_out.jsonl", "--write-clean", "a.jsonl"]):
+        assert main(["check-data", *arguments]) == 1
+        assert "--write-clean" in capsys.readouterr().err
+    assert read(tmp_path / "a.jsonl") == GOOD
+    assert not (tmp_path / "clean").exists()
+
+
+def test_a_line_with_a_number_that_python_does_not_read_is_one_bad_row(tmp_path, capsys):
+    long_number = json.dumps(GOOD[1])[:-1] + ', "n": ' + "9" * 5000 + "}"
+    many_digits = {"id": "digits", "problem": "How many?", "answer": "9" * 5000, "level": "9" * 5000}
+    assert main(["check-data", write(tmp_path / "rows.jsonl", [GOOD[0], long_number, many_digits, {"id": "\ud800", "problem": "?"}])]) == 1
+    out = capsys.readouterr().out
+    assert "unusable_row: rows:2: no row: a number of more than 4,300 digits" in out
+    assert "level_is_no_number: digits" in out
+    assert "empty_gold: \\ud800" in out
 
 
 def test_parquet_stays_parquet_with_its_types(tmp_path):

@@ -1,7 +1,11 @@
 """What `grade` says about other graders: a second one, and those of other systems' dumps."""
 
 import json
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +15,8 @@ from mathrl_ray.__main__ import main
 from mathrl_ray.commands.audit import DISAGREEMENTS, audit, we_pay
 from mathrl_ray.commands.samples import Sample, best
 from mathrl_ray.types import Grade
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def tagged(answer):
@@ -107,6 +113,45 @@ def test_a_second_grader_that_hangs_dies_or_raises_costs_its_own_verdicts_only(t
     assert remarks["hang"] == "grader_timeout"
     assert "no such thing" in remarks["raise"]
     assert "4 samples have no verdict" in capsys.readouterr().out
+
+
+def test_a_second_grader_that_always_hangs_is_said_while_most_is_still_to_come(tmp_path, capsys):
+    (tmp_path / "slow.py").write_text("import time\ndef judge(response, gold):\n    time.sleep(60)\n")
+    rows = [{"response": tagged(number), "gold": "5"} for number in range(6)]
+    run(tmp_path, rows, "--compare", f"{tmp_path / 'slow.py'}:judge", "--limit-s", "0.5")
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 1
+    assert "slow.py:judge ran into the limit of 0.5 s for 3 answers in a row" in warnings[0]
+    assert "all of the 3 left" in warnings[0]  # so it was said at once
+
+
+INTERRUPTS = """
+import os, pathlib, signal, time
+def judge(response, gold):
+    while not (file := pathlib.Path({pid_file!r})).exists():
+        time.sleep(0.01)
+    os.kill(int(file.read_text()), signal.SIGINT)
+    time.sleep(60)
+"""
+
+
+def test_what_ours_found_is_written_when_somebody_interrupts_the_second_grader(tmp_path):
+    pid_file = tmp_path / "pid"
+    (tmp_path / "mine.py").write_text(INTERRUPTS.format(pid_file=str(pid_file)))
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    command = [sys.executable, "-m", "mathrl_ray", "grade", "--input", "rows.jsonl", "--output", "out.jsonl", "--workers", "1"]
+    options = ["--compare", f"{tmp_path / 'mine.py'}:judge", "--limit-s", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen([*command, *options], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as running:
+        (tmp_path / "pid.part").write_text(str(running.pid))
+        (tmp_path / "pid.part").rename(pid_file)
+        error = running.communicate(timeout=60)[1]
+    assert running.returncode == 1
+    assert "did not come to its end; what our grader found is written" in error
+    assert error.rstrip().endswith("interrupted")
+    assert "Traceback" not in error
+    assert [row["reward"] for row in lines(tmp_path / "out.jsonl")] == [1, 1, 0, 0]
+    assert "second_reward" not in lines(tmp_path / "out.jsonl")[0]
 
 
 VERL = [

@@ -127,14 +127,16 @@ def test_other_columns_are_taken_when_they_are_named_and_answer_stands_in_for_go
     assert run_grade(tmp_path, rows, "--response-field", "text", "--gold-field", "true.answer")[0]["outcome"] == "correct"
 
 
-def test_a_column_of_a_grades_name_is_kept_under_another(tmp_path):
+def test_a_column_of_a_grades_name_is_kept_under_another_and_said(tmp_path, capsys):
     rows = [{"response": tagged("5"), "gold": "5", "reward": -1.0, "outcome": "mine"}]
     for suffix in (".jsonl", ".parquet"):
         [row] = run_grade(tmp_path, rows, source=f"rows{suffix}", output=f"graded{suffix}")
         assert (row["previous_reward"], row["previous_outcome"], row["reward"], row["outcome"]) == (-1.0, "mine", 1.0, "correct")
-        # Grading the output again keeps the latest verdict before.
+        assert "kept under other names: reward of the input is previous_reward, outcome of" in capsys.readouterr().out
+        # Grading the output again keeps both verdicts before.
         again = run_grade(tmp_path, [row], source=f"again{suffix}", output=f"twice{suffix}")
-        assert (again[0]["previous_reward"], again[0]["reward"]) == (1.0, 1.0)
+        assert (again[0]["previous_reward"], again[0]["previous_reward_2"], again[0]["reward"]) == (-1.0, 1.0, 1.0)
+        assert "reward of the input is previous_reward_2" in capsys.readouterr().out
 
 
 def test_parquet_keeps_the_types_of_its_columns(tmp_path):
@@ -147,6 +149,73 @@ def test_parquet_keeps_the_types_of_its_columns(tmp_path):
     assert [schema.field(name).type for name in ("small", "ids", "reward", "extracted_answer")] == [
         pa.int8(), pa.list_(pa.int32()), pa.float64(), pa.string(),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", [10**30, "\ud800", {}, [1]])
+def test_what_parquet_cannot_hold_is_said_before_anything_is_graded(tmp_path, capsys, odd):
+    rows = [{"response": tagged("5"), "gold": "5", "odd": value} for value in (1, odd)]
+    (tmp_path / "marks.py").write_text(
+        f"import pathlib\ndef judge(response, gold):\n    pathlib.Path({str(tmp_path / 'graded')!r}).touch()\n    return 1\n"
+    )
+    compare = ["--compare", f"{tmp_path / 'marks.py'}:judge", "--workers", "1"]
+    source = write(tmp_path / "rows.jsonl", rows)
+    assert main(["grade", "--input", source, "--output", str(tmp_path / "out.parquet"), *compare]) == 1
+    error = capsys.readouterr().err
+    assert "column 'odd'" in error
+    assert "line 2 has" in error
+    assert "write .jsonl instead" in error
+    assert not (tmp_path / "graded").exists()
+    assert not (tmp_path / "out.parquet").exists()
+    assert main(["grade", "--input", source, "--output", str(tmp_path / "out.jsonl"), *compare]) == 0
+    assert [row["odd"] for row in read(tmp_path / "out.jsonl")] == [1, odd]
+    assert (tmp_path / "graded").exists()  # so the function does leave a mark
+
+
+def test_rows_of_one_and_of_several_samples_go_into_one_parquet_column_of_lists(tmp_path):
+    """lm-eval's resps hold a list a row; a list of one is one response."""
+    rows = [{"doc": {"q": "?"}, "resps": [responses], "target": "5"} for responses in ([tagged("5")], [tagged("5"), tagged("6")])]
+    assert [row["reward"] for row in run_grade(tmp_path, rows, output="graded.parquet")] == [[1], [1, 0]]
+    assert [row["reward"] for row in run_grade(tmp_path, rows)] == [1, [1, 0]]
+
+
+def test_a_reward_in_the_file_that_no_float_holds_costs_no_grade(tmp_path):
+    rows = [{"response": tagged("5"), "gold": "5", "correct": 10**400}, {"response": tagged("6"), "gold": "5", "correct": -(10**400)}]
+    assert [row["reward"] for row in run_grade(tmp_path, rows)] == [1, 0]
+
+
+def test_an_id_that_no_terminal_can_show_appears_with_escapes(tmp_path, capsys):
+    run_grade(tmp_path, [{"id": "half \ud800", "response": tagged("5"), "gold": ""}])
+    assert "half \\ud800" in capsys.readouterr().out
+
+
+def test_numbers_of_5000_digits_are_graded_as_the_texts_that_they_are(tmp_path):
+    digits = "9" * 5000
+    rows = [{"response": tagged(digits), "gold": digits}, {"response": tagged(digits[1:]), "gold": digits}]
+    assert [row["outcome"] for row in run_grade(tmp_path, rows)] == ["correct", "wrong"]
+
+
+@pytest.mark.parametrize("output", ["rows.jsonl", "./sub/../rows.jsonl", "link.jsonl", "golds.jsonl", "graded.jsonl"])
+def test_nothing_that_is_read_is_ever_overwritten(tmp_path, monkeypatch, capsys, output):
+    """Of graded.jsonl it is the file of disagreements that would."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    source = "graded.disagreements.jsonl" if output == "graded.jsonl" else "rows.jsonl"
+    write(tmp_path / source, ROWS)
+    write(tmp_path / "golds.jsonl", [{"problem": "1+1?", "gold": "2"}])
+    (tmp_path / "link.jsonl").symlink_to(source)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.jsonl")}
+    assert main(["grade", "--input", source, "--output", output, "--golds", "golds.jsonl", "--workers", "1"]) == 1
+    assert "would overwrite" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.jsonl")} == before
+
+
+def test_a_file_inside_of_the_folder_that_is_read_is_not_overwritten(tmp_path, capsys):
+    (tmp_path / "set").mkdir()
+    source = write(tmp_path / "set" / "test.jsonl", ROWS)
+    for spec in (str(tmp_path / "set"), f"{tmp_path / 'set'}#test"):
+        assert main(["grade", "--input", spec, "--output", source]) == 1
+        assert "would overwrite" in capsys.readouterr().err
+    assert read(tmp_path / "set" / "test.jsonl") == ROWS
 
 
 def test_the_table_has_counts_shares_and_the_accuracy_with_its_interval(tmp_path, capsys):
@@ -186,6 +255,7 @@ def test_what_a_user_can_get_wrong_ends_with_one_message_status_1_and_no_file(tm
     error = capsys.readouterr().err
     assert message in error
     assert error.startswith("error: ")
+    assert error.count("--compare") <= 1  # a message is not put into itself
     assert sorted(path for path in tmp_path.iterdir() if path.name != "__pycache__") == before
 
 

@@ -138,15 +138,18 @@ def test_on_800_real_responses_only_the_known_false_negatives_of_their_own_grade
 # Speed
 
 
-def test_exact_matches_take_the_fast_path_at_over_20_000_pairs_a_second():
-    golds = [spelt for number in range(2_000) for spelt in (str(number), rf"\frac{{1}}{{{number}}}")]
-    pairs = [(tagged(gold), gold) for gold in golds]
-    rates = []
-    for _ in range(5):  # the best of five: other processes may take the core away
+def test_exact_matches_take_a_fast_path_far_ahead_of_parsing_both():
+    """The rate itself is in tests/benchmarks/grading_pool.py; a ratio of two medians taken by turns holds on a busy machine too."""
+    golds = [rf"\frac{{1}}{{{number}}}" for number in range(10, 50)]
+
+    def seconds(answers):
         started = time.perf_counter()
-        assert all(grade(response, gold).reward == 1.0 for response, gold in pairs)
-        rates.append(len(pairs) / (time.perf_counter() - started))
-    assert max(rates) > 20_000, rates
+        assert all(grade(tagged(answer), gold).reward == 1.0 for answer, gold in zip(answers, golds, strict=True))
+        return time.perf_counter() - started
+
+    parsed = [rf"\frac{{\sqrt{{4}}}}{{{2 * number}}}" for number in range(10, 50)]  # equal by value only
+    ratios = [seconds(parsed) / seconds(golds) for _ in range(5)]
+    assert sorted(ratios)[2] > 20, ratios
 
 
 # Random text

@@ -75,6 +75,18 @@ def test_a_suffix_in_capitals_is_the_same_suffix(tmp_path):
         assert read_rows(str(tmp_path / name), key="data.train", default_split="train").numbered == [(1, {"problem": "1+1?"})]
 
 
+def test_a_parquet_file_that_is_damaged_or_holds_what_is_no_text_is_refused_by_name(tmp_path):
+    pq.write_table(pa.table({"problem": [f"{number}+1?" for number in range(1000)]}), tmp_path / "damaged.parquet")
+    data = bytearray((tmp_path / "damaged.parquet").read_bytes())
+    data[4:200] = bytes(196)
+    (tmp_path / "damaged.parquet").write_bytes(data)
+    not_utf8 = pa.array([b"fine", b"\xff"]).view(pa.string())
+    pq.write_table(pa.table({"problem": ["a", "b"], "answer": not_utf8}), tmp_path / "text.parquet")
+    for name, message in (("damaged", "damaged one"), ("text", "row 2, column answer: cannot be read")):
+        with pytest.raises(DataError, match=rf"--input = .*{name}\.parquet: .*{message}"):
+            read_rows(str(tmp_path / f"{name}.parquet"), key="--input", default_split="test")
+
+
 def test_a_word_of_no_known_form_is_refused():
     with pytest.raises(RecipeError, match=r"NAME\[:CONFIG\]"):
         read_rows("#test", key="data.train", default_split="train")
