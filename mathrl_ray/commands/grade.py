@@ -195,7 +195,7 @@ def _report(options: GradeOptions, layout: Layout, samples: Sequence[Sample], gr
         show_audit(found, f"Ours and {found.grader}" + (", by the answers alone" if found.basis == "answer" else ""))
     ungraded = [sample.row_id for sample, grade in zip(samples, grades, strict=True) if grade.outcome in UNGRADED]
     if len(ungraded) > LARGEST_UNGRADED_SHARE * len(samples):
-        print(f"warning: over 1 % could not be graded, among them {', '.join(ungraded[:5])}: see their outcome in {options.output}")
+        print(f"warning: over 1 % could not be graded, ids: {', '.join(ungraded[:5])}: see their outcome in {options.output}")
     if options.style == "r1_zero" and samples and not any(grade.format_reward for grade in grades):
         print("no response keeps the tag rule `</think> <answer> ... </answer>`; --style boxed grades the last \\boxed{...}")
 

@@ -20,12 +20,12 @@ _DECIMAL = re.compile(
 def is_rounded(exact: str, rounded: str) -> bool:
     r"""Whether the second text is a decimal that differs from the first by no more than half a unit of its last digit.
 
-    >>> is_rounded(r"\frac{2}{3}", "0.67"), is_rounded(r"\frac{2}{3}", "0.66"), is_rounded("5", "5.05"), is_rounded("990", "1000")
+    >>> is_rounded(r"\frac{2}{3}", "0.67"), is_rounded(r"\frac{2}{3}", "0.66"), is_rounded("5", "5.05"), is_rounded("0.4", "0")
     (True, False, False, False)
     """
     exact_leaf, leaf = read_leaf(exact), read_leaf(rounded)
     match, number, value = _DECIMAL.fullmatch(leaf.text), read_rational(leaf.text), number_of(exact_leaf.text)
-    if match is None or number is None or value is None:
+    if match is None or number is None or value is None or (value and not number.value):  # nothing is left of 0.4 in a 0
         return False
     half_a_unit = Fraction(1, 2) * Fraction(10) ** (int(match["exponent"] or 0) - len(match["decimals"] or ""))
     return any(

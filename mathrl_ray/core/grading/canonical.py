@@ -9,7 +9,7 @@ import unicodedata
 
 from mathrl_ray.core.grading.extraction import boxes, last_boxed
 from mathrl_ray.core.grading.sentences import changes_the_meaning
-from mathrl_ray.core.grading.spelling import without_full_stop, without_thousands_commas
+from mathrl_ray.core.grading.spelling import without_box, without_full_stop, without_thousands_commas
 
 DOLLAR = "\ufe69"
 r"""Stands for a dollar that is money, `\$`, once the dollars that mark mathematics are gone."""
@@ -27,6 +27,7 @@ _SYMBOLS = {
     **dict.fromkeys("°˚º", r"^\circ "),
     **dict.fromkeys("、\N{FULLWIDTH COMMA}", ","),
     **dict.fromkeys("“”„", '"'),
+    **dict.fromkeys("\N{FRACTION SLASH}\N{DIVISION SLASH}", "/"),
     "÷": r" \div ",
     "≠": r" \ne ",
     "±": r" \pm ",
@@ -55,12 +56,12 @@ _SUPERSCRIPTS = re.compile("[⁰¹²³⁴-⁹⁺⁻ⁿ]+")
 _SUBSCRIPTS = re.compile("[₀-₉]+")
 
 _RENAMED = {
-    **dict.fromkeys(("dfrac", "tfrac", "cfrac"), "frac"),
+    **dict.fromkeys(("dfrac", "tfrac", "cfrac", "nicefrac", "sfrac"), "frac"),
     **dict.fromkeys(("leq", "leqslant", "leqq"), "le"),
     **dict.fromkeys(("geq", "geqslant", "geqq"), "ge"),
     **dict.fromkeys(("dots", "cdots", "dotsc", "dotsb", "vdots"), "ldots"),
     **dict.fromkeys(("varnothing", "emptyset"), "emptyset"),
-    **dict.fromkeys(("mbox", "textbf", "textrm", "textnormal", "textit", "textsf", "emph", "mathrm"), "text"),
+    **dict.fromkeys(("mbox", "textbf", "textrm", "textnormal", "textit", "textsf", "texttt", "emph", "mathrm"), "text"),
     **dict.fromkeys(("operatorname", "hbox"), "text"),
     **dict.fromkeys(("ast", "times"), "times"),
     **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "mid"),
@@ -68,6 +69,7 @@ _RENAMED = {
     "dbinom": "binom",
     "tbinom": "binom",
     "degree": "circ",
+    "measuredangle": "angle",
     "varphi": "phi",
     "varepsilon": "epsilon",
     "land": "wedge",
@@ -89,23 +91,39 @@ _WRITTEN_AS = {
     "vee": " or ",
 }
 _WITHOUT_MEANING = re.compile(
-    "left|right|[bB]igg?[lrm]?|displaystyle|textstyle|(?:no)?limits|rm|bf|it|boldsymbol|mathbf|mathit|underline|hfill|newline|noindent|"
-    "centering|q?quad|thinspace|enspace"
+    "left|right|[bB]igg?[lrm]?|displaystyle|textstyle|(?:no)?limits|rm|bf|it|boldsymbol|math(?:bf|it|sf|tt)|bm|underline|hfill|newline|"
+    "noindent|centering|q?quad|thinspace|enspace|tiny|scriptsize|footnotesize|small|normalsize|[lL]arge|LARGE|[hH]uge|framebox|ensuremath|"
+    "blacksquare|qed"
 )
 _COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
 _PHANTOM = re.compile(r"\\(?:h|v)?phantom\s*(?:\{[^{}]*\}|.)|\\[hv]space\*?\s*\{[^{}]*\}")
 _ABOUT = re.compile(r"(?<!\S)~(?=[0-9.])")
+_COLOUR = re.compile(r"\\(?:text)?color\s*(?:\[[^\[\]]*\])?\s*\{[^{}]*\}|\\tag\*?\s*\{[^{}]*\}")
+_EMPTY_BRACKET = re.compile(r"\\(?:left|right)\s*\.")
+_AT_THE_END = re.compile(r"(?<=.)(?:\\\\|\\(?:square|Box)(?![a-zA-Z]))\s*$")
+_HTML = re.compile(r"<([a-zA-Z]+)>(.*)</\1>", re.DOTALL)
+_ENVIRONMENT = re.compile(r"\\begin\s*\{((?:align|equation|gather|multline)(?:ed)?\*?|center|displaymath)\}(.*)\\end\s*\{\1\}", re.DOTALL)
+_VECTOR = r"\\(?:vec|mathbf|boldsymbol|bm|overrightarrow)\s*(?:\{\s*([a-zA-Z])\s*\}|([a-zA-Z]))"
+_CROSS_PRODUCT = re.compile(rf"{_VECTOR}\s*\\times\s*{_VECTOR}")
+_QUOTIENT_OF_WORDS = re.compile(r"\\frac\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}")
 _LATEX_SPACE = re.compile(r"(?<!\\)\\[,;:! ]|~")
 _MATH_MARK = re.compile(r"(?<!\\)(?:\$|\\[()\[\]])")
 _LONE_DOLLAR = re.compile(r"\$(?=\s*[-0-9.])")
 _TEXT = re.compile(r"\\text\s*(?:\{([^{}]*)\}|([A-Za-z0-9]))")
 _MORE_THAN_WORDS = re.compile(r"[0-9=<>+*/^_%~-]|\\(?!text|boxed|[,;:! ])")
-_SEPARATOR_WORDS = re.compile(r"\s*+[,;]?\s*+(?:and|or)?\s*+[,;]?\s*+")
+_SEPARATOR_WORDS = re.compile(r"\s*+[,;]?\s*+(?:and|or|to)?\s*+[,;]?\s*+")
 _INSIDE_IS_MATHEMATICS = re.compile(r"\s*(?:[-+]?[0-9][0-9.,]*|[ie])\s*")
+_IS_A_SIGN = re.compile(rf"\s*(?:[{DOLLAR}€£¥₹%]|\^\\circ\s*[CF]?)\s*")
 _DOUBLED_BACKSLASH = re.compile(r"\\\\(?=[a-zA-Z])")
 _SPACES = re.compile(r"\s+")
 _THOUSANDS_OF_A_VALUE = re.compile(rf"(?:[=€£¥₹{DOLLAR}]|\\approx)\s*[-+]?[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9,])")
+_THOUSANDS_OF_A_FACTOR = re.compile(
+    r"(?:^|(?<=[^\\_]\{)|(?<=[-+*/])|(?<=,\s))\s*[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?(?=\s*(?:\\[a-zA-Z%]|[-+*/^}]|[A-Za-z]|$))"
+)
+"""Beside anything that is multiplied or added, and in an argument's braces; `(1,234x)` is a point."""
 _CROSS = re.compile(r"(?<=[0-9])(?:\s*[xX]\s*(?=10\s*\^)| [xX] (?=[0-9]))")
+_MOST_BOXES = 100
+"""What holds more is no answer."""
 _WRAPPING = '*`"_ \t\n'
 
 
@@ -115,15 +133,32 @@ def canonical(text: str) -> str:
     >>> canonical("３√７ ≤ x"), canonical(r"$\left(\dfrac{1}{2},\,3\right)$"), canonical(r"\boxed{5}. Again, \boxed{5}")
     ('3\\sqrt{7} \\le x', '(\\frac{1}{2}, 3)', '5')
     """
-    text = _from_unicode(_without_boxes(text))
+    text = _without_environment(_from_unicode(_without_boxes(text)))
+    text = _COLOUR.sub("", _EMPTY_BRACKET.sub("", text))
+    text = _CROSS_PRODUCT.sub(r"\\Omega_{\1\2X\3\4}", text)  # it has an order, which a product of numbers has not
     text = without_thousands_commas(_ABOUT.sub(r"\\sim ", _without_delimiters(_PHANTOM.sub("", text)).strip()))
-    text = _THOUSANDS_OF_A_VALUE.sub(lambda match: match[0].replace(",", ""), _LATEX_SPACE.sub(_space, text))
+    text = _THOUSANDS_OF_A_VALUE.sub(_without_commas, _LATEX_SPACE.sub(_space, text))
+    text = _THOUSANDS_OF_A_FACTOR.sub(_without_commas, _AT_THE_END.sub("", text))
     if r"\begin" not in text:  # between the rows of a matrix it is a line break
         text = _DOUBLED_BACKSLASH.sub(r"\\", text)
     text = _CROSS.sub(r" \\times ", _COMMAND.sub(_renamed, text))
-    text = _TEXT.sub(_opened, text)
+    text = _TEXT.sub(_opened, _QUOTIENT_OF_WORDS.sub(r"\\text{\1/\2}", text))
     text = _SPACES.sub(" ", text).strip(_WRAPPING)
     return without_full_stop(text.rstrip(",;:")).strip(_WRAPPING)
+
+
+def _without_commas(match: re.Match[str]) -> str:
+    return match[0].replace(",", "")
+
+
+def _without_environment(text: str) -> str:
+    r"""Drop an HTML tag, or an environment that only sets a line, around everything; where it has several lines they stay."""
+    if match := _HTML.fullmatch(text.strip()):
+        text = match[2]
+    match = _ENVIRONMENT.fullmatch(text.strip())
+    if match is None or r"\\" in match[2].strip().removesuffix(r"\\"):
+        return text
+    return match[2].strip().removesuffix(r"\\").replace("&", "")
 
 
 def _without_boxes(text: str) -> str:
@@ -133,8 +168,10 @@ def _without_boxes(text: str) -> str:
     ('5', '25', '4, 5')
     """
     found = boxes(text)
-    if not found:
+    if not found or len(found) > _MOST_BOXES:
         return text
+    if (inside := without_box(text.strip())) != text.strip():  # a box in a box too
+        return _without_boxes(inside)
     ends = [0, *(box.end for box in found)]
     outside = " ".join(text[start:end] for start, end in zip(ends, [*(box.start for box in found), len(text)], strict=True))
     whole = last_boxed(text) or ""
@@ -195,4 +232,6 @@ def _opened(match: re.Match[str]) -> str:
     inside = match[2] or match[1]
     if _SEPARATOR_WORDS.fullmatch(inside):
         return f" {inside} "
+    if _IS_A_SIGN.fullmatch(inside):
+        return inside
     return inside if _INSIDE_IS_MATHEMATICS.fullmatch(inside) else rf"\text{{{inside}}}"

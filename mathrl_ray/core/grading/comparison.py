@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from mathrl_ray.core.grading.approximation import is_rounded
 from mathrl_ray.core.grading.expressions import proportional, same_expression
 from mathrl_ray.core.grading.leaves import same_leaf
-from mathrl_ray.core.grading.names import is_name, unknown_of
+from mathrl_ray.core.grading.names import asks_for_a_value, is_name, order_of_names, unknown_of
 from mathrl_ray.core.grading.rationals import read_rational
 from mathrl_ray.core.grading.reading import plain_words, read
 from mathrl_ray.core.grading.regions import number_of, region, same_region, variable
@@ -18,6 +18,7 @@ from mathrl_ray.core.grading.sentences import MONTH
 from mathrl_ray.core.grading.shapes import (
     Bracketed,
     Clock,
+    Described,
     Difference,
     FiniteSet,
     Leaf,
@@ -52,7 +53,7 @@ def same(gold: Shape, answer: Shape) -> bool:
         case Relation(), _:
             return any(same(value, answer) for value in _values_of(gold))
         case _, Relation():
-            return any(same(gold, value) for value in _values_of(answer))
+            return any(same(gold, value) for value in _values_of(answer, may_ask=True))
         case (Leaf(), Leaf()):
             return same_leaf(gold, answer)
         case (Words(), _) | (_, Words()):
@@ -61,6 +62,8 @@ def same(gold: Shape, answer: Shape) -> bool:
             return _same_tuple(gold, answer)
         case (Listing() | FiniteSet(), Listing() | FiniteSet()):
             return _same_items(gold, answer)
+        case Described(collected, condition), Described(others, other_condition):
+            return collected == others and same(condition, other_condition)
         case (FiniteSet((only,)), other) | (other, FiniteSet((only,))):
             return same(only, other) if gold is not other else same(other, only)
         case Matrix(), Matrix():
@@ -93,6 +96,8 @@ def check_readable(shape: Shape) -> None:
             for term in items:
                 if term is not None:
                     check_readable(term)
+        case Described(_, condition):
+            check_readable(condition)
         case Matrix(_, rows):
             for row in rows:
                 for cell in row:
@@ -134,24 +139,29 @@ def _same_region(gold: Shape, answer: Shape) -> bool:
 # Equations and chains
 
 
-def _values_of(relation: Relation) -> list[Shape]:
+def _values_of(relation: Relation, *, may_ask: bool = False) -> list[Shape]:
     """What `x = 5` and a chain `a = 2 + 3 = 5` come to.
+
+    Args:
+        may_ask: whether the first side may be an expression whose number was asked for, as in an answer `m + n = 29`. A gold says what it
+            says: the circle `x^2 + y^2 = 25` is not 25.
 
     Nothing for a chain that contradicts itself (`3 = 5`: a list of guesses), nor for an equation that has still to be solved: all sides
     that are no names must be equal (`2x = 5`, `x + 3 = 5`), and a variable must not stand in its own value (`x = 2x - 5`). Between a name
     and a number there may be formulas: `A = s^2 = 25`.
     """
     if relation.operators == (r"\in",):
-        return [read(relation.sides[1])]
+        return [read(relation.sides[1])] if is_name(relation.sides[0]) else []
     if not set(relation.operators) <= _EQUALITIES:
         return []
     if r"\approx" in relation.operators:
         return _approximated(relation)
-    sides = _without_names(relation.sides) or [relation.sides[-1]]
+    is_asked = may_ask and asks_for_a_value(relation.sides[0]) and number_of(relation.sides[-1]) is not None
+    sides = _without_names(relation.sides[1:] if is_asked else relation.sides) or [relation.sides[-1]]
     unknowns = {unknown for side in relation.sides if is_name(side) and side not in sides and (unknown := unknown_of(side)) is not None}
     if any(_stands_in(unknown, side) for unknown in unknowns for side in sides):
         return []
-    if is_name(relation.sides[0]) and number_of(sides[-1]) is not None:
+    if (is_asked or is_name(relation.sides[0])) and number_of(sides[-1]) is not None:
         sides = [side for side in sides if number_of(side) is not None]
     return [read(sides[-1])] if len(sides) == 1 or _are_equal_sides(sides) else []
 
@@ -242,9 +252,13 @@ def _as_date(text: str) -> list[str]:
 
 
 def _same_items(gold: Listing | FiniteSet, answer: Listing | FiniteSet) -> bool:
-    """As many values, each with its partner. Between braces a value that comes twice is there once."""
+    """As many values, each with its partner. Between braces a value that comes twice is there once.
+
+    What only the gold names has the gold's order; what only the answer names has one if its names are letters that have (`x = 3, y = 5`),
+    but `x_1 = 5, x_2 = 3` and `p = 5, n = 3` are values beside each other.
+    """
     named = [_named_values(shape) for shape in (gold, answer)]
-    if (named[0] is None) != (named[1] is None):
+    if (named[0] is None) != (named[1] is None) and (named[0] is not None or _have_an_order(answer)):
         return _in_order(named[0] or gold.items, named[1] or answer.items)
     if isinstance(gold, Listing) and isinstance(answer, Listing) and _is_ranking(gold):
         return _in_order(gold.items, answer.items)
@@ -255,7 +269,24 @@ def _same_items(gold: Listing | FiniteSet, answer: Listing | FiniteSet) -> bool:
 
 
 def _named_values(shape: Listing | FiniteSet) -> list[Shape] | None:
-    """The values of `y = -1, x = 4` in the order of their names; None where the names are not all there, or not all different."""
+    """The values of `y = -1, x = 4` in the order of their names, of `p = 3, n = 2` as written.
+
+    None where a name is missing or comes twice.
+    """
+    pairs = _named(shape)
+    if pairs is None:
+        return None
+    order = order_of_names([name for name, _ in pairs])
+    return [read(pairs[place][1]) for place in (range(len(pairs)) if order is None else order)]
+
+
+def _have_an_order(shape: Listing | FiniteSet) -> bool:
+    names = [name for name, _ in _named(shape) or ()]
+    return all(len(name) == 1 for name in names) and order_of_names(names) is not None
+
+
+def _named(shape: Listing | FiniteSet) -> list[tuple[str, str]] | None:
+    """(name, value) of each item."""
     pairs = []
     for item in shape.items:
         if not (isinstance(item, Relation) and item.operators == ("=",) and is_name(item.sides[0])):
@@ -263,7 +294,7 @@ def _named_values(shape: Listing | FiniteSet) -> list[Shape] | None:
         pairs.append((item.sides[0].replace(" ", ""), item.sides[1]))
     if len({name for name, _ in pairs}) < max(len(pairs), 2):
         return None
-    return [read(value) for _, value in sorted(pairs)]
+    return pairs
 
 
 def _is_ranking(gold: Listing) -> bool:
@@ -300,6 +331,8 @@ def _same_tuple(gold: Shape, answer: Shape) -> bool:
             same_ends = (opening, closing) == (other_opening, other_closing)
             are_tuples = len(golds) > 2 and {opening + closing, other_opening + other_closing} <= {"()", "[]"}
             return (same_ends or are_tuples) and _in_order(golds, answers)
+        case (Bracketed(), Listing(_, "or")) | (Listing(_, "or"), Bracketed()):  # one or the other
+            return False
         case Bracketed("(", ")", golds), Listing(answers, _):
             return _in_order(golds, _named_values(answer) or answers)
         case Listing(golds, _), Bracketed("(", ")", answers):

@@ -2,62 +2,25 @@ r"""Expressions: math-verify's parser, behind guards, and a comparison that neit
 
 Called by leaves.py with one expression on each side: no list, no equation, no unit. Knows sympy; loads it (0.4 s, 40 MB) with the first
 expression. math-verify's own comparison decides only what numbers cannot, because it takes 1/2^70 for 1/2^71 (it rounds a difference to
-zero) and expands (x+y+z+w)^60.
-
-Two expressions are compared by their values, to 80 digits, at fixed points of the variables (the Schwartz-Zippel idea: two different
-expressions of this size agree at no such point but by a miracle).
+zero) and expands (x+y+z+w)^60. Two expressions are compared by their values (values.py) at fixed points of the variables (points.py).
 """
 
 import logging
 import math
-import re
-from dataclasses import dataclass
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-_LONGEST_TEXT = 1500
-"""Characters; the parser is Python and takes some 50 µs each."""
-_DEEPEST_NESTING = 15
-"""Brackets; the parser takes more than 10 of Python's 1,000 frames for each."""
+from mathrl_ray.core.grading.points import points
+from mathrl_ray.core.grading.values import Value, has_symbolic_bound, num_digits_for, symbols_of, value_of
+from mathrl_ray.core.grading.writings import as_the_parser_writes, unbearable
+
 _LARGEST_LOG10 = 1e6
 """Of any number on the way: `9^{9^{9}}` would have 3.7e8 digits."""
 _MOST_TERMS_LOG10 = 4
 """Of a sum or product, which sympy adds up one by one."""
-_NUM_DIGITS = 80
-_MOST_DIGITS_INSIDE = 400
-_RELATIVE_TOLERANCE = Fraction(1, 10**60)
-_MOST_BITS_OF_A_POWER = 1_000_000
-_NOISE_BITS = 20
-"""sympy marks what is left of a difference of equal numbers by a precision of a few bits."""
-
-_LARGEST_EXACT_FACTORIAL = 3000
 _FEWEST_POINTS = 3
-
-_PRIMED = re.compile(r"(?<![\\a-zA-Z])([a-zA-Z])('+)")
-"""`y'` is another variable than `y`; a quotation mark anywhere else says nothing."""
-_INDEXED_NUMBER = re.compile(r"[0-9)]\s*_")
-_SIMPLE = r"(?:[0-9]|[a-zA-Z]|\\[a-zA-Z]+|\{[^{}]*\})"
-_WRITINGS = (
-    (re.compile(r"\*\*"), "^"),
-    (re.compile(r"(?<![\\a-zA-Z])(sqrt|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|log|ln|exp|pi|theta|infty)(?![a-zA-Z])"), r"\\\1"),
-    (re.compile(r"\\lg(?![a-zA-Z])"), r"\\log_{10}"),
-    (re.compile(r"\\[bp]mod(?![a-zA-Z])"), r"\\mod"),
-    (re.compile(rf"\\(frac|binom)\s*({_SIMPLE})\s*({_SIMPLE})"), lambda match: rf"\{match[1]}{_braced(match[2])}{_braced(match[3])}"),
-    (re.compile(r"\\(frac|binom)\s*\{([^{}]*)\}\s*([0-9a-zA-Z])"), r"\\\1{\2}{\3}"),
-    (re.compile(r"\\(frac|binom)\s*([0-9a-zA-Z])\s*\{"), r"\\\1{\2}{"),
-    (re.compile(r"\\binom\s*\{((?:[^{}]|\{[^{}]*\})*)\}\s*\{((?:[^{}]|\{[^{}]*\})*)\}"), r"\\frac{(\1)!}{(\2)!((\1)-(\2))!}"),
-    (re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*\(([^()]*)\)"), r"\\sqrt\1{\2}"),
-    (re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*([0-9a-zA-Z])"), r"\\sqrt\1{\2}"),
-    (re.compile(r"\^\s*\(([^()]*)\)"), r"^{\1}"),
-    (re.compile(r"\^\s*([-+]?\s*[0-9]+(?:\.[0-9]+)?)"), r"^{\1}"),
-    (re.compile(r"(?<![0-9.^_}])([0-9]+)\s*/\s*([0-9]+)\s*(?=[a-zA-Z(\\])(?!\\(?:cdot|times|div))"), r"\\frac{\1}{\2}"),
-    (re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*\^\s*\{?\s*\\circ\s*\}?"), r"{(\1\\cdot\\frac{\\pi}{180})}"),
-    (re.compile(r"(?<![0-9.])([0-9]*)\.([0-9]+)(?![0-9.])"), lambda match: rf"{{\frac{{{match[1]}{match[2]}}}{{1{'0' * len(match[2])}}}}}"),
-    (re.compile(r"([0-9)])\s*(?=\(|\\(?:binom|gcd|lcm|lfloor|lceil)(?![a-zA-Z]))"), r"\1\\cdot "),
-)
-"""What the parser does not read, or reads as something else: `\frac12`, `2(3)` (5, a mixed number), `0.1` (a float), `30^\\circ` (30); and
-what it computes at once, however large: `\binom`."""
 
 
 class UnreadableError(ValueError):
@@ -76,10 +39,14 @@ def same_expression(gold: str, answer: str) -> bool:
     left, right = parse_expression(gold), parse_expression(answer)
     if left == right:
         return True
-    verdicts = [same for point in range(len(_POINTS)) if (same := _same_at(left, right, point)) is not None]
-    if not verdicts:
-        return _math_verify_says(left, right)
-    return all(verdicts)
+    any_value = False
+    for one, other in _value_pairs(left, right):
+        any_value = True
+        if not one.equals(other):
+            return False
+    if not any_value and (has_symbolic_bound(left) or has_symbolic_bound(right)):  # math-verify would look for a closed form
+        raise UnreadableError(f"a sum or product that cannot be added up: {answer[:80]}")
+    return any_value or _math_verify_says(left, right)
 
 
 def proportional(gold: str, answer: str, *, even_negative: bool) -> bool:
@@ -92,11 +59,11 @@ def proportional(gold: str, answer: str, *, even_negative: bool) -> bool:
         UnreadableError: one of them is no expression.
     """
     left, right = parse_expression(gold), parse_expression(answer)
-    if not _symbols(left) or not _symbols(right):
+    if not symbols_of(left) or not symbols_of(right):
         return False
-    pairs = [pair for point in range(len(_POINTS)) if (pair := _values_at(left, right, point)) is not None]
+    pairs = list(_value_pairs(left, right))
     known = [pair for pair in pairs if pair[0].size and pair[1].size]
-    if len(known) < _FEWEST_POINTS or len(known) < len(pairs):
+    if len(known) < _FEWEST_POINTS or any(bool(one.size) != bool(other.size) for one, other in pairs):
         return False
     first = known[0]
     return all(
@@ -113,7 +80,7 @@ def constant_value(text: str) -> Fraction | None:
     expression = parse_expression(text)
     if getattr(expression, "free_symbols", True):
         return None
-    value = _value(expression, {})
+    value = value_of(expression, {})
     return value.real if value is not None and value.imaginary == 0 else None
 
 
@@ -124,9 +91,10 @@ def parse_expression(text: str) -> Any:
     Raises:
         UnreadableError: it is no expression, or too long, too deep, or a number with over a million digits.
     """
-    _refuse_what_the_parser_cannot_bear(text)
+    if (reason := unbearable(text)) is not None:
+        raise UnreadableError(f"{reason}: {text[:80]}")
     try:
-        expression = _parser()(_as_the_parser_writes(text))
+        expression = _parser()(as_the_parser_writes(text))
     except MemoryError:
         raise
     except Exception as error:  # border: the parser raises plain Exception for a syntax error, and sympy whatever it likes
@@ -136,25 +104,23 @@ def parse_expression(text: str) -> Any:
     return expression
 
 
-def _refuse_what_the_parser_cannot_bear(text: str) -> None:
-    depth = deepest = 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        deepest = max(deepest, depth)
-    if _INDEXED_NUMBER.search(text):
-        raise UnreadableError(f"a base or an index below a number, which the parser drops: {text[:80]}")
-    if len(text) > _LONGEST_TEXT or deepest > _DEEPEST_NESTING:
-        raise UnreadableError(f"an expression of {len(text)} characters, nested {deepest} deep: {text[:80]}")
+def _value_pairs(left: Any, right: Any) -> Iterator[tuple[Value, Value]]:
+    """The values of both at each point where both have one.
 
-
-def _as_the_parser_writes(text: str) -> str:
-    for pattern, replacement in _WRITINGS:
-        text = pattern.sub(replacement, text)
-    return _PRIMED.sub(lambda match: f"{match[1]}_{{{'p' * len(match[2])}}}", text).replace("'", "").strip()
-
-
-def _braced(text: str) -> str:
-    return text if text.startswith("{") else f"{{{text}}}"
+    Raises:
+        UnreadableError: a number in them is too small to be told from nothing.
+    """
+    num_digits = num_digits_for(left, right)
+    if num_digits is None:
+        num_digits = 0
+    for point in points(left, right):
+        one = value_of(left, point, num_digits or 80)
+        other = None if one is None else value_of(right, point, num_digits or 80)
+        if one is None or other is None:
+            continue
+        if not num_digits and not (one.is_exact and other.is_exact):
+            raise UnreadableError("a number too small to be told from nothing")
+        yield one, other
 
 
 @lru_cache(maxsize=1)
@@ -185,123 +151,6 @@ def _log10(node: Any) -> float:
         last = max(_log10(bound) for limit in node.limits for bound in limit[1:])
         return inside if last <= _MOST_TERMS_LOG10 else math.inf
     return inside
-
-
-_POINTS = (
-    ((1, 1), (137, 100), (31, 100)),
-    ((1, 1), (53, 100), (17, 100)),
-    ((1, -1), (167, 100), (29, 100)),
-    ((-1, -1), (113, 100), (37, 100)),
-    ((1, 1), (7, 1), (3, 1)),
-)
-"""For each point: the signs of every other variable, the first one's size, and the step from one to the next.
-
-Positive and negative, above and below 1, and whole numbers, because some expressions are only defined or only differ on some of them.
-"""
-
-
-def _same_at(left: Any, right: Any, point: int) -> bool | None:
-    """Whether both have the same value there; None where one of them has none."""
-    pair = _values_at(left, right, point)
-    return None if pair is None else pair[0].equals(pair[1])
-
-
-def _values_at(left: Any, right: Any, point: int) -> tuple["_Value", "_Value"] | None:
-    names = {symbol.name for expression in (left, right) for symbol in _symbols(expression)}
-    values = dict(zip(sorted(names - {"i"}), _coordinates(point), strict=False))
-    one, other = (_value(expression, values) for expression in (left, right))
-    return None if one is None or other is None else (one, other)
-
-
-def _coordinates(point: int) -> Any:
-    signs, (first, scale), (step, step_scale) = _POINTS[point]
-    for index in range(1000):
-        yield signs[index % 2] * (Fraction(first, scale) + Fraction(step, step_scale) * index)
-
-
-def _symbols(expression: Any) -> set[Any]:
-    return getattr(expression, "free_symbols", set())
-
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    real: Fraction
-    imaginary: Fraction = Fraction(0)
-    is_exact: bool = False
-
-    @property
-    def size(self) -> Fraction:
-        return max(abs(self.real), abs(self.imaginary))
-
-    def times(self, other: "_Value") -> "_Value":
-        real = self.real * other.real - self.imaginary * other.imaginary
-        return _Value(real, self.real * other.imaginary + self.imaginary * other.real, self.is_exact and other.is_exact)
-
-    def equals(self, other: "_Value") -> bool:
-        if self.is_exact and other.is_exact:
-            return self == other
-        size = max(self.size, other.size)
-        return max(abs(self.real - other.real), abs(self.imaginary - other.imaginary)) <= size * _RELATIVE_TOLERANCE
-
-
-def _value(expression: Any, values: dict[str, Fraction]) -> _Value | None:
-    """None where sympy finds no finite number."""
-    import sympy
-
-    substitution = {
-        symbol: sympy.I if symbol.name == "i" else sympy.Rational(values[symbol.name].numerator, values[symbol.name].denominator)
-        for symbol in _symbols(expression)
-    }
-    try:
-        exact = _exact(expression, substitution)
-        if exact is not None:
-            return _Value(exact, is_exact=True)
-        value = expression.evalf(_NUM_DIGITS, subs=substitution, maxn=_MOST_DIGITS_INSIDE)
-        parts = value.as_real_imag()
-        return _Value(_fraction(parts[0]), _fraction(parts[1])) if all(part.is_Number and part.is_finite for part in parts) else None
-    except MemoryError:
-        raise
-    except Exception:  # border: sympy raises anything for what has no value, a matrix or a set included
-        return None
-
-
-def _exact(node: Any, substitution: dict[Any, Any]) -> Fraction | None:
-    """The value without rounding, where the tree only adds, multiplies and raises to whole powers: 2^100 is not 2^100 + 1."""
-    import sympy
-
-    node = substitution.get(node, node)
-    if node.is_Rational:
-        return Fraction(int(node.p), int(node.q))
-    if not isinstance(node, sympy.Add | sympy.Mul | sympy.Pow | sympy.factorial):
-        return None
-    parts = []
-    for child in node.args:
-        part = _exact(child, substitution)
-        if part is None:
-            return None
-        parts.append(part)
-    if isinstance(node, sympy.Pow):
-        return _whole_power(*parts)
-    if isinstance(node, sympy.factorial):
-        whole = parts[0].denominator == 1 and 0 <= parts[0] <= _LARGEST_EXACT_FACTORIAL
-        return Fraction(math.factorial(int(parts[0]))) if whole else None
-    return sum(parts, Fraction(0)) if isinstance(node, sympy.Add) else math.prod(parts, start=Fraction(1))
-
-
-def _whole_power(base: Fraction, exponent: Fraction) -> Fraction | None:
-    size = max(abs(base.numerator), base.denominator).bit_length() * abs(exponent)
-    if exponent.denominator != 1 or size > _MOST_BITS_OF_A_POWER or (base == 0 and exponent < 0):
-        return None
-    return base ** int(exponent)
-
-
-def _fraction(number: Any) -> Fraction:
-    if number.is_Float and number._prec < _NOISE_BITS:
-        return Fraction(0)
-    if number.is_Float:
-        sign, mantissa, exponent, _ = number._mpf_
-        return (-1) ** sign * Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
-    return Fraction(int(number.p), int(number.q))
 
 
 def _math_verify_says(left: Any, right: Any) -> bool:

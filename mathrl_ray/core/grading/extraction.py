@@ -4,7 +4,7 @@ Called by grade.py and by the scorer with one response. Pure text: knows no gold
 the response, so that 50 KB of reasoning cost less than a millisecond.
 
     r1_zero                   `</think> <answer> ... </answer>`: A5's rule, strict to the space
-    question_only, boxed      the last `\boxed{...}`; boxes that only a comma, `and` or `or` parts are one list
+    question_only, boxed      the last `\boxed{...}`; boxes that only a comma, `and`, `or`, `not` and a name parts are one list
 """
 
 import re
@@ -20,7 +20,7 @@ _ANY_TAG_PAIR = re.compile(r"<answer>(?P<inside>(?:(?!<answer>).)*?)(?:</answer>
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE_BOX_CONTENT = re.compile(r"\\?[^\s{}$\\]+")
-_BETWEEN_BOXES = re.compile(r"[,;]|\\text\{ ?(?:and|or) ?\}|,? ?\b(?:and|or)\b")
+_BETWEEN_BOXES = re.compile(r"(?:[,;]|\\text\{ ?(?:and|or) ?\}|,? ?(?:\b(?:and|or|but)\b)?(?: ?\bnot\b)?)(?: ?[A-Za-z](?:_\{?\w\}?)? ?=)?")
 _LONGEST_BETWEEN_BOXES = 200
 """Characters, white space included; what is longer parts nothing, and looking at it would cost more than a response may."""
 _ANNOUNCED = re.compile(r"(?:####|\banswer(?:\s++is|:))[ \t]*+:?[ \t]*+(?P<value>\S[^\n]*)", re.IGNORECASE)
@@ -124,7 +124,8 @@ def _parts_boxes(text: str, start: int, end: int) -> bool:
     """Whether nothing but a separator stands between two boxes."""
     if end - start > _LONGEST_BETWEEN_BOXES:
         return False
-    return _BETWEEN_BOXES.fullmatch(" ".join(text[start:end].replace("$", " ").split())) is not None
+    between = " ".join(text[start:end].replace("$", " ").split())
+    return any(character.isalpha() or character in ",;" for character in between) and _BETWEEN_BOXES.fullmatch(between) is not None
 
 
 def last_single_box(text: str) -> str | None:

@@ -7,7 +7,8 @@ whatever the guards refuse, so whoever grades what a model wrote calls `algebrai
 
     response --extract--> answer --quick_verdict--> outcome, or nothing --algebraic_verdict--> outcome --pay--> Grade
                                    same spelling      shapes.py: list, interval, equation, ...
-                                                      expressions.py: math-verify's parser, then values instead of its comparison
+                                                      expressions.py: math-verify's parser on writings.py's text, then
+                                                      values.py at points.py instead of its comparison
 """
 
 from mathrl_ray.core.grading.canonical import canonical

@@ -9,13 +9,13 @@ from fractions import Fraction
 
 from mathrl_ray.core.grading.canonical import DOLLAR
 from mathrl_ray.core.grading.expressions import constant_value, same_expression
+from mathrl_ray.core.grading.names import is_function_word
 from mathrl_ray.core.grading.rationals import Rational, close_as_doubles, read_rational, same_number
 from mathrl_ray.core.grading.sentences import MONTH, changes_the_meaning
 from mathrl_ray.core.grading.shapes import Leaf
 from mathrl_ray.core.grading.things import AFTER_A_THING, names_a_thing
 from mathrl_ray.core.grading.units import DEGREE, PERCENT, RADIAN, is_known_unit, is_unit_phrase, read_unit, value_factors
 
-_FUNCTION_WORD = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|exp|max|min|gcd|lcm|mod|sqrt|pi|theta|inf(?:inity|ty)?")
 _CURRENCY = re.compile(rf"([-+]?)\s*((?:US|A|C|HK)?\s*[{DOLLAR}$€£¥₹]|Rs\.?)\s*(?=[-+]?[0-9.\\])")
 _TEXT_UNIT = re.compile(r"\s*\\text\s*\{([^{}]*)\}\s*((?:\^\s*\{?\s*[0-9]\s*\}?)?)$")
 _SIGN_UNIT = re.compile(rf"\s*(\\?%|\^\s*\{{?\s*\\circ\s*\}}?(?:\s*(?:\\text\s*\{{\s*)?[CF]\}}?)?|[¢{DOLLAR}$€£¥₹])$")
@@ -93,11 +93,6 @@ def _is_one(value: str) -> bool:
     """Whether a thing behind the value stands in the singular: 1 way, 3/4 cup."""
     number = read_rational(value)
     return number is not None and 0 < abs(number.value) <= 1
-
-
-def is_function_word(word: str) -> bool:
-    """Whether a bare word is mathematics without its backslash."""
-    return _FUNCTION_WORD.fullmatch(word.lower()) is not None
 
 
 def with_letter_unit(leaf: Leaf) -> Leaf | None:

@@ -21,6 +21,8 @@ def number_in_words(words: Sequence[str]) -> str | None:
     ('21', '\\frac{2}{3}', None)
     """
     lower = [word.lower() for word in words]
+    if lower == ["half"]:
+        return r"\frac{1}{2}"
     if len(lower) > 1 and (part := part_of_one(lower[-1])) is not None:
         count = _whole(lower[:-1])
         return None if count is None or (count == 1) == lower[-1].endswith("s") else rf"\frac{{{count}}}{{{part}}}"

@@ -20,7 +20,7 @@ _SIGNS = re.compile(r"(?:[-+]\s*)*")
 _UNSIGNED = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 _DECIMAL = re.compile(rf"({_UNSIGNED})")
 _REPEATING = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar|dot)\s*\{?([0-9]+)\}?")
-_GOES_ON = re.compile(r"([0-9]*)\.([0-9]*?)([0-9])\3{2,}\s*(?:\.{3}|\\ldots)")
+_GOES_ON = re.compile(r"([0-9]*)\.(?=[0-9]{1,300}\s*(?:\.{3}|\\ldots)$)([0-9]*?)([0-9]{1,6}?)\3{2,}\s*(?:\.{3}|\\ldots)")
 _THOUSANDS = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+)(\.[0-9]+)?")
 _FRACTION = re.compile(
     rf"\\frac\s*(?:\{{\s*(?P<a>[-+]?\s*{_UNSIGNED})\s*\}}|(?P<a1>[0-9]))\s*(?:\{{\s*(?P<b>[-+]?\s*{_UNSIGNED})\s*\}}|(?P<b1>[0-9]))"

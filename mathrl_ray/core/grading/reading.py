@@ -8,9 +8,10 @@ import re
 from collections.abc import Callable
 from itertools import product
 
+from mathrl_ray.core.grading.compounds import read_compound
 from mathrl_ray.core.grading.expressions import UnreadableError
-from mathrl_ray.core.grading.leaves import is_function_word, read_leaf
-from mathrl_ray.core.grading.names import is_name
+from mathrl_ray.core.grading.leaves import read_leaf
+from mathrl_ray.core.grading.names import is_function_word, is_name
 from mathrl_ray.core.grading.number_words import number_in_words
 from mathrl_ray.core.grading.rationals import read_rational
 from mathrl_ray.core.grading.sentences import chosen_letter, values_of_sentence, without_rounding_word
@@ -18,6 +19,7 @@ from mathrl_ray.core.grading.shapes import (
     Based,
     Bracketed,
     Clock,
+    Described,
     Difference,
     FiniteSet,
     Leaf,
@@ -31,7 +33,7 @@ from mathrl_ray.core.grading.shapes import (
     Union,
     Words,
 )
-from mathrl_ray.core.grading.splitting import inside_brackets, split, split_list, top_level
+from mathrl_ray.core.grading.splitting import HIDDEN, inside_brackets, split, split_list, top_level
 from mathrl_ray.core.grading.units import is_known_unit
 
 _LONGEST_TEXT = 2000
@@ -44,16 +46,20 @@ _CLOCK = re.compile(r"([0-9]{1,2})(?:\s*:\s*([0-9]{2}))?(?:\s*:\s*([0-9]{2}))?\s
 _RATIO = re.compile(r"[^:]+(?::[^:]+)+")
 _COLON = re.compile(r"\s*:\s*|(?<=[0-9}])\s+to\s+(?=[0-9\\])")
 _TIME_LIKE = re.compile(r"\s*([0-9]{1,2})\s*:\s*([0-5][0-9])\s*")
-_MATRIX = re.compile(r"\\begin\s*\{([pbBvV]?matrix|array)\}(?:\s*\{[lcr|]*\})?(.*)\\end\s*\{\1\}", re.DOTALL)
+_MATRIX = re.compile(r"\\begin\s*\{((?:[pbBvV]|small)?matrix|array)\}(?:\s*\{[lcr|]*\})?(.*)\\end\s*\{\1\}", re.DOTALL)
+_FACTOR = re.compile(r"(?P<factor>-|[^=<>,&]*?[^=<>,&\s(\[])\s*(?P<matrix>[(\[]?\s*\\begin\s*\{.*)", re.DOTALL)
+_SYSTEM = re.compile(r"\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL)
 _ROW = re.compile(r"\s*\\\\\s*")
 _COLUMN = re.compile(r"\s*&\s*")
 _BASED = re.compile(
     r"(-?)\s*\(?\s*(?:\\text\s*\{)?([0-9A-Za-z]+(?:\.[0-9]+)?)\}?\s*\)?\s*_\s*"
-    r"(?:\{\s*(?:\\text\s*\{\s*)?([0-9a-z]+)\s*\}?\s*\}|([0-9]))"
+    r"(?:\{\s*(?:\\text\s*\{\s*)?\(?\s*(?:base\s*)?([0-9a-z]+)\s*\)?\s*\}?\s*\}|([0-9]))"
 )
+_BARE_CHOICE = re.compile(r"(?:\\text\s*\{)?\s*([A-Z])\s*\)\s*\}?")
+_BASE_BEHIND = re.compile(r"\s*\(?\s*(?:\\text\s*\{\s*)?(?:in\s+)?base\s*\}?\s*([0-9a-z]+)\s*\}?\s*\)?$")
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])\s*")
 _CUP = re.compile(r"\s*\\(?:cup|bigcup)(?![a-zA-Z])\s*|(?<=[)\]])\s*(?:U|union)\s*(?=[(\[])")
-_MINUS_SET = re.compile(r"\s*\\(?:setminus|backslash|smallsetminus)(?![a-zA-Z])\s*|(?<=R\})\s*(?:-|\\)\s*(?=\\\{)")
+_MINUS_SET = re.compile(rf"\s*\\(?:setminus|backslash|smallsetminus)(?![a-zA-Z])\s*|(?<=\\mathbb{HIDDEN * 3})\s*(?:-|\\)\s*(?={HIDDEN})")
 _OPERATOR = re.compile(r"\\(?:le|ge|ne|notin|in|approx|equiv|sim)(?![a-zA-Z])|<=|>=|!=|[=<>]")
 _PLAIN_OPERATORS = {"<=": r"\le", ">=": r"\ge", "!=": r"\ne"}
 _CONGRUENT = re.compile(r"\\equiv(?![a-zA-Z])|=")
@@ -61,12 +67,18 @@ _MOD = r"(?:\\b?mod|\\text\s*\{\s*mod\s*\}|(?<![\\A-Za-z])mod)(?![a-zA-Z])"
 _RESIDUE = re.compile(rf"(?P<number>.+?)\s*(?:(?P<class>\\pmod(?![a-zA-Z])|\(\s*{_MOD})|{_MOD})\s*(?P<modulus>\S.*)")
 _GO_ON = ("=", r"\approx", r"\in")
 _BUILDER = re.compile(r"\\?[|:]\s*|\\text\s*\{\s*such that\s*\}")
+_COLLECTED = re.compile(r"(?P<name>[A-Za-z])\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?)?")
 _EMPTY_SET = re.compile(r"\\emptyset|\\\{\s*\\\}|\{\s*\}")
 _EMPTY_IN_WORDS = re.compile(
     r"\s*(?:there (?:is|are|exists?) )?no (?:such |real )?(?:solutions?|roots?)(?: exists?)?\s*|\s*(?:the )?empty set\s*", re.IGNORECASE
 )
 _ALL_REALS = re.compile(
-    r"\\mathbb\s*\{?\s*R\s*\}?|(?:all|any)\s+real(?:\s+number|\s+value)?s?|(?:all\s+)?reals?(?:\s+numbers?)?", re.IGNORECASE
+    r"\\mathbb\s*\{?\s*R\s*\}?|(?:all|any)\s+real(?:\s+number|\s+value)?s?(?:\s+[a-z])?|(?:all\s+)?reals?(?:\s+numbers?)?", re.IGNORECASE
+)
+_ALL_BUT = re.compile(
+    r"(?:all|any)\s+real(?:\s+number|\s+value)?s?(?:\s+[a-z])?\s+(?:except|but|excluding|other\s+than)\s+(?:(?:for|[a-z]\s*=)\s*)?"
+    r"(?P<hole>[-+]?[0-9]+(?:[./][0-9]+)?|\\frac\s*\{[0-9]+\}\s*\{[0-9]+\})",
+    re.IGNORECASE,
 )
 _INFINITY = re.compile(r"([-+]?)\s*(?:\\infty|infinity|inf)", re.IGNORECASE)
 _DOTS = re.compile(r"\\ldots|\.{3,}")
@@ -74,6 +86,8 @@ _LETTERS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]+")
 _WORDY_COMMAND = re.compile(r"\\text\s*\{([^{}]*)\}")
 _NOT_IN_WORDS = re.compile(r"[0-9=<>+*/^_\\]|^\s*-")
 _ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z]{2})")
+_WHOLE_WORDS_OF_TWO_LETTERS = frozenset({"no", "on"})
+"""Alone they are no product of two variables."""
 _PUNCTUATION = re.compile(r"[^\w\s]")
 
 
@@ -124,9 +138,32 @@ def _matrix(text: str, depth: int) -> Shape | None:
     around = inside_brackets(text)
     match = _MATRIX.fullmatch(around[1] if around else text)
     if match is None:
-        return None
+        return _multiple_of_a_matrix(text, depth)
     rows = [split(row, _COLUMN)[0] for row in split(match[2].strip().removesuffix(r"\\"), _ROW)[0]]
     return Matrix(match[1], tuple(tuple(read(cell, depth + 1) for cell in row) for row in rows))
+
+
+def _multiple_of_a_matrix(text: str, depth: int) -> Shape | None:
+    """A number or a letter before a matrix multiplies each cell."""
+    match = _FACTOR.fullmatch(text)
+    if match is None or r"\begin" in match["factor"] or re.search(r"[-+]", top_level(match["factor"])[1:]):
+        return None
+    factor = "-1" if match["factor"] == "-" else match["factor"]
+    around = inside_brackets(match["matrix"])
+    inside = _MATRIX.fullmatch(around[1] if around else match["matrix"])
+    if inside is None or inside[1] == "vmatrix":
+        return None
+    rows = [split(row, _COLUMN)[0] for row in split(inside[2].strip().removesuffix(r"\\"), _ROW)[0]]
+    return Matrix(inside[1], tuple(tuple(read(rf"({factor})\cdot({cell})", depth + 1) for cell in row) for row in rows))
+
+
+def _system(text: str, depth: int) -> Shape | None:
+    """Equations in one brace hold together; a `&` parts the cases of a function, which is no list."""
+    match = _SYSTEM.fullmatch(text)
+    if match is None or "&" in match[1]:
+        return None
+    rows = [row.strip(" ,;") for row in split(match[1], _ROW)[0]]
+    return read(", ".join(row for row in rows if row), depth + 1)
 
 
 def _special_set(text: str, _: int) -> Shape | None:
@@ -135,7 +172,10 @@ def _special_set(text: str, _: int) -> Shape | None:
         return Leaf(rf"{match[1].replace('+', '')}\infty")
     if _EMPTY_SET.fullmatch(text) or _EMPTY_IN_WORDS.fullmatch(unwrapped):
         return FiniteSet(())
-    return Bracketed("(", ")", (Leaf(r"-\infty"), Leaf(r"\infty"))) if _ALL_REALS.fullmatch(unwrapped) else None
+    everything = Bracketed("(", ")", (Leaf(r"-\infty"), Leaf(r"\infty")))
+    if match := _ALL_BUT.fullmatch(unwrapped):
+        return Difference(everything, FiniteSet((read_leaf(match["hole"]),)))
+    return everything if _ALL_REALS.fullmatch(unwrapped) else None
 
 
 def _words(text: str, _: int) -> Shape | None:
@@ -146,7 +186,8 @@ def _words(text: str, _: int) -> Shape | None:
     if len(letters) == 1 and is_function_word(letters[0]):
         return None
     is_name = len(letters) == 1 and letters[0].isupper() and len(letters[0]) > 1
-    if not is_name and max(map(len, letters)) < 3 and letters[0].isascii():
+    is_word = len(letters) == 1 and letters[0].lower() in _WHOLE_WORDS_OF_TWO_LETTERS
+    if not is_name and not is_word and max(map(len, letters)) < 3 and letters[0].isascii():
         return None
     number = number_in_words(letters)
     return Leaf(number) if number else _sentence(text, 0) or Words(plain_words(text))
@@ -231,13 +272,19 @@ def _residue(text: str, depth: int) -> Shape | None:
 
 def _relation(text: str, depth: int) -> Shape | None:
     sides, operators = split(text, _OPERATOR)
-    if not operators:
+    if not operators or _are_united(text):
         return None
     if not sides[0] and operators[0] in _GO_ON:  # with what was asked for: `= 5`, `\approx 5`
         return read(text[text.index(operators[0]) + len(operators[0]) :], depth + 1)
     if not all(sides):
         raise UnreadableError(f"a relation without its other side: {text[:80]}")
     return Relation(tuple(sides), tuple(_PLAIN_OPERATORS.get(operator, operator) for operator in operators))
+
+
+def _are_united(text: str) -> bool:
+    r"""`x<1 \cup x>2`: a union of relations, where `x \in A \cup B` is one relation."""
+    parts, _ = split(text, _CUP)
+    return len(parts) > 1 and all(split(part, _OPERATOR)[1] for part in parts)
 
 
 def _brackets(text: str, depth: int) -> Shape | None:
@@ -259,15 +306,27 @@ def _brackets(text: str, depth: int) -> Shape | None:
 def _set(inside: str, depth: int) -> Shape:
     described = split(inside, _BUILDER)[0]
     if len(described) == 2:
-        return read(described[1], depth + 1)
+        return _described(described[0], described[1], depth)
     content = read(inside, depth + 1)
     if isinstance(content, Progression):
         return content
     return FiniteSet(content.items if isinstance(content, Listing) else (content,))
 
 
+def _described(collected: str, text: str, depth: int) -> Shape:
+    r"""`\{x \mid x > 3\}` is its condition; of anything but a real number's name, as `2k` or `n \in \mathbb{Z}`, the set is another."""
+    condition = read(text, depth + 1)
+    match = _COLLECTED.fullmatch(collected)
+    is_about_it = match is not None and re.search(rf"(?<![\\A-Za-z]){match['name']}(?![A-Za-z])", text) is not None
+    return condition if is_about_it else Described(collected.replace(" ", ""), condition)
+
+
+def _compound(text: str, _: int) -> Shape | None:
+    return read_compound(text)
+
+
 def _based(text: str, _: int) -> Shape | None:
-    match = _BASED.fullmatch(text)
+    match = _BASED.fullmatch(_BASE_BEHIND.sub(r"_{\1}", text))
     if match is None or not (match[2][0].isdigit() or (match[2].isupper() and len(match[2]) > 1)):
         return None
     base = number_in_words([match[3] or match[4]]) or match[3] or match[4]
@@ -283,16 +342,21 @@ def _ratio(text: str, _: int) -> Shape | None:
 
 
 def _choice_with_its_text(text: str, _: int) -> Shape | None:
-    letter = chosen_letter(_WORDY_COMMAND.sub(r"\1 ", text))
+    bare = _BARE_CHOICE.fullmatch(text)
+    if bare is not None:
+        return Leaf(bare[1])
+    letter = chosen_letter(_WORDY_COMMAND.sub(r"\1 ", text).strip())
     return Words(plain_words(letter)) if letter else None
 
 
 _READERS: tuple[Callable[[str, int], Shape | None], ...] = (
     _clock,
     _number,
+    _compound,
     _special_set,
     _unwrapped_words,
     _matrix,
+    _system,
     _choice_with_its_text,
     _words,
     _sentence,
@@ -315,6 +379,6 @@ def plain_words(text: str) -> str:
     >>> plain_words(r"\text{(C)}"), plain_words("May 4th"), plain_words("an ellipse")
     ('c', 'may 4', 'ellipse')
     """
-    bare = _PUNCTUATION.sub(" ", _WORDY_COMMAND.sub(r" \1 ", re.sub(r"^\s*-", "minus ", text))).casefold()
+    bare = _PUNCTUATION.sub(" ", _WORDY_COMMAND.sub(r" \1 ", re.sub(r"(?<!\w)-\s*(?=[\w.\\])", "minus ", text))).casefold()
     bare = " ".join(re.sub(r"(?<=[0-9])(?:st|nd|rd|th)\b", "", bare).split())
     return _ARTICLE.sub("", bare)

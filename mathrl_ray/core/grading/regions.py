@@ -16,6 +16,8 @@ from mathrl_ray.core.grading.shapes import Bracketed, Difference, FiniteSet, Lea
 
 _INFINITY = re.compile(r"\s*([-+]?)\s*\\infty\s*")
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
+_DISTANCE = re.compile(r"\|\s*(?P<name>[A-Za-z])\s*(?:(?P<sign>[-+])\s*(?P<centre>[0-9]+(?:\.[0-9]+)?))?\s*\|")
+r"""`|x - 3|`, how far a variable is from a number."""
 _CLOSE = Fraction(1, 10**50)
 _EVERYTHING = (Piece(None, None),)
 
@@ -35,7 +37,8 @@ def variable(shape: Shape) -> str | None:
         case Relation(sides, operators):
             sides = sides if operators != (r"\in",) else sides[:1]
             names = [side for side in sides if _end(side) is None]
-            return names[0].replace(" ", "") if names else None
+            distance = _DISTANCE.fullmatch(names[0]) if names else None
+            return distance["name"] if distance else names[0].replace(" ", "") if names else None
         case Listing(items, _):
             return next((name for item in items if (name := variable(item))), None)
         case _:
@@ -63,8 +66,10 @@ def _pieces(shape: Shape) -> list[Piece] | None:
         case Difference(whole, FiniteSet(items)):
             outer, holes = _pieces(whole), _points(items)
             return None if outer is None or holes is None else _without(outer, [hole.low for hole in holes])
-        case Relation((_, of), (r"\in",)):
-            return _pieces(read(of))
+        case Relation((name, of), (r"\in",)):
+            return _pieces(read(of)) if is_name(name) else None
+        case Relation((name, value), ("=",)) if is_name(name):
+            return _points((read(value),))
         case Relation(sides, operators):
             return _inequality(sides, operators)
         case Listing(items, conjunction):
@@ -78,6 +83,8 @@ def _conditions(items: tuple[Shape, ...], conjunction: str) -> list[Piece] | Non
 
     Where one condition implies another they are two answers (`x > 2, x > 3`), and which one is meant nobody can say.
     """
+    if conjunction == "or" and all(isinstance(item, Bracketed | Union) for item in items):
+        return _pieces(Union(items))
     if not all(isinstance(item, Relation) for item in items) or len({variable(item) for item in items}) > 1:
         return None
     parts = [_pieces(item) for item in items]
@@ -103,6 +110,10 @@ def _inequality(sides: tuple[str, ...], operators: tuple[str, ...]) -> list[Piec
     if not set(operators) <= set(_FLIPPED) or sum(_end(side) is None for side in sides) != 1:
         return None
     at = next(index for index, side in enumerate(sides) if _end(side) is None)
+    if len(sides) == 2 and (distance := _DISTANCE.fullmatch(sides[at])):
+        end = _end(sides[1 - at])
+        assert end is not None  # as below
+        return _within(distance, _FLIPPED[operators[0]] if at else operators[0], end[1])
     if not is_name(sides[at]):
         return None
     pieces = list(_EVERYTHING)
@@ -112,6 +123,15 @@ def _inequality(sides: tuple[str, ...], operators: tuple[str, ...]) -> list[Piec
         assert end is not None  # every side but the variable is a number
         pieces = _intersection(pieces, _half_line(_FLIPPED[operator] if left_of_variable else operator, end[1]))
     return pieces if len(sides) <= 3 else None
+
+
+def _within(distance: re.Match[str], operator: str, end: Fraction | None) -> list[Piece] | None:
+    """Where `|x - centre| operator end` holds."""
+    if end is None or end <= 0:
+        return None
+    centre = Fraction(distance["centre"] or 0) * (-1 if distance["sign"] == "+" else 1)
+    above, below = _half_line(operator, centre + end), _half_line(_FLIPPED[operator], centre - end)
+    return _intersection(above, below) if operator in ("<", r"\le", r"\ne") else [*above, *below]
 
 
 def _half_line(operator: str, end: Fraction | None) -> list[Piece]:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from mathrl_ray.core.grading.things import names_a_thing
 
 _GIVES = re.compile(
-    r"(?:(?<![\\A-Za-z])(?:is|are|was|be|equals?|becomes?|gives?|has|have|answer|option|choice|solution|so|therefore|thus|hence)"
-    r"(?![A-Za-z])|(?<=[A-Za-z]):|是|为|等于)[\s:,]*",
+    r"(?:(?<![\\A-Za-z])(?:is|are|was|be|equals?|becomes?|gives?|has|have|takes?|costs?|answer|option|choice|solution|so|therefore|thus|hence)"
+    r"(?![A-Za-z])|(?<=\bit)'s(?![A-Za-z])|(?<=[A-Za-z]):|是|为|等于)[\s:,]*",
     re.IGNORECASE,
 )
 _WORDY_COMMAND = re.compile(r"\\text\s*\{([^{}]*)\}")

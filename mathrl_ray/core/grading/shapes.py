@@ -53,6 +53,14 @@ class FiniteSet:
 
 
 @dataclass(frozen=True, slots=True)
+class Described:
+    r"""`\{2k \mid k \in \mathbb{Z}\}`: what is collected, and under which condition."""
+
+    collected: str
+    condition: Shape
+
+
+@dataclass(frozen=True, slots=True)
 class Union:
     r"""`A \cup B`."""
 
@@ -137,5 +145,19 @@ class Piece:
 
 
 Shape = (
-    Words | Leaf | Listing | Bracketed | FiniteSet | Union | Difference | Matrix | Relation | Residue | Progression | Clock | Based | Ratio
+    Words
+    | Leaf
+    | Listing
+    | Bracketed
+    | FiniteSet
+    | Described
+    | Union
+    | Difference
+    | Matrix
+    | Relation
+    | Residue
+    | Progression
+    | Clock
+    | Based
+    | Ratio
 )

@@ -15,6 +15,7 @@ _SPACES = re.compile(r"(?:(?<!\\)\\[,;: ]|(?<=\S)~|\s)+")  # a `~` at the head o
 _SPACE_THAT_SAYS_NOTHING = re.compile(r"(?<![0-9]) (?![A-Za-z])|(?<![A-Za-z]) (?![0-9])")
 _TYPESET_THOUSANDS_COMMA = re.compile(r"(?<=[0-9])(?:\{,\}|,\s?\\!\s?|\s?\\,\s?)(?=[0-9]{3}(?![0-9]))")
 _NUMBER_WITH_THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
+_PRODUCT_OF_THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?(?![0-9,])(?:(?!\b(?:and|or)\b)[^,])*")
 _OPENING_AND_CLOSING = re.compile(r"\\([{}])|\\.|([{}])|([(\[])|([)\]])")
 _OPERATORS_AT_AN_END = ("+", "-", "*", "/", "=", "^", "_", "\\", "<", ">")
 _WHOLE_NUMBER = re.compile(r"([-+]?)([0-9]+)")
@@ -106,8 +107,8 @@ def without_thousands_commas(text: str) -> str:
 
 
 def thousands_as_list(text: str) -> str | None:
-    """`81,256` as the list that it may be too: `81, 256`; None for any other text."""
-    return text.replace(",", ", ") if _NUMBER_WITH_THOUSANDS.fullmatch(text) else None
+    """`81,256` and `1,296\\sqrt{3}` as the lists that they may be too: `81, 256`; None for any other text."""
+    return text.replace(",", ", ") if _PRODUCT_OF_THOUSANDS.fullmatch(text) else None
 
 
 def whole_number(text: str) -> str | None:

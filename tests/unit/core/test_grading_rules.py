@@ -9,12 +9,17 @@ from hypothesis import strategies as st
 
 from mathrl_ray.core.grading.approximation import is_rounded
 from mathrl_ray.core.grading.canonical import canonical
-from mathrl_ray.core.grading.names import is_name, unknown_of
+from mathrl_ray.core.grading.compounds import read_compound
+from mathrl_ray.core.grading.expressions import parse_expression
+from mathrl_ray.core.grading.names import asks_for_a_value, is_name, order_of_names, unknown_of
 from mathrl_ray.core.grading.number_words import number_in_words, part_of_one
+from mathrl_ray.core.grading.points import points
 from mathrl_ray.core.grading.sentences import values_of_sentence
 from mathrl_ray.core.grading.spelling import without_full_stop
 from mathrl_ray.core.grading.things import names_a_thing
 from mathrl_ray.core.grading.units import is_unit_phrase, read_unit, value_factors
+from mathrl_ray.core.grading.values import num_digits_for, value_of
+from mathrl_ray.core.grading.writings import as_the_parser_writes, unbearable
 
 ONES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 ONES += ["thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
@@ -125,7 +130,9 @@ def test_a_decimal_is_a_rounding_exactly_when_python_rounds_to_it(value, num_dec
     nearest = (Decimal(value.numerator) / Decimal(value.denominator)).quantize(unit, ROUND_HALF_UP)
     given_decimal = nearest + off * unit
     is_a_tie = abs(Fraction(given_decimal) - value) == Fraction(unit) / 2  # both neighbours of a tie are taken
-    assert is_rounded(rf"\frac{{{value.numerator}}}{{{value.denominator}}}", f"{given_decimal:f}") == (off == 0 or is_a_tie)
+    assert is_rounded(rf"\frac{{{value.numerator}}}{{{value.denominator}}}", f"{given_decimal:f}") == (
+        (off == 0 or is_a_tie) and (given_decimal != 0 or value == 0)
+    )
 
 
 def test_scientific_notation_shows_its_own_digits():
@@ -178,6 +185,115 @@ def test_the_unknown_of_a_name_is_its_letter():
         None,
         None,
     ]
+
+
+@pytest.mark.parametrize("side", ["a+b", "ABC", r"\frac{AB}{CD}", "f(1)+f(2)", "f(f(3))", r"\alpha+\beta", "e"])
+def test_an_expression_of_two_letters_or_of_values_asks_for_its_value(side):
+    assert asks_for_a_value(side)
+
+
+@pytest.mark.parametrize("side", ["2x", "x^2+3x", "f(x)+3", r"\ln x", "i^2", "2+3", "x e^x", "twice x y", r"\text{twice }xy", "not ab"])
+def test_an_expression_of_one_letter_has_still_to_be_solved(side):
+    assert not asks_for_a_value(side)
+
+
+def test_only_letters_with_a_convention_and_indices_have_an_order():
+    assert [order_of_names(names) for names in (["z", "x"], ["c", "a"], ["b", "m"], ["x_2", "x_1"], ["p", "n"], ["width", "length"])] == [
+        [1, 0],
+        [1, 0],
+        [1, 0],
+        [1, 0],
+        None,
+        None,
+    ]
+
+
+# Compound quantities
+
+
+@given(
+    st.integers(0, 99),
+    st.integers(0, 59),
+    st.sampled_from(["{} hours {} minutes", "{} hours and {} minutes", r"{}\text{{ h }}{}\text{{ min}}"]),
+)
+def test_hours_and_minutes_are_one_time(hours, minutes, spelling):
+    time = read_compound(spelling.format(hours, minutes))
+    assert Fraction(time.text) * time.unit.factor == 3600 * hours + 60 * minutes
+
+
+@pytest.mark.parametrize(
+    "text", ["5 cm, 3 cm", "5 cm and 30 mm", "3 minutes 2 hours", "5 hours", "5 red, 3 blue", "2 x 3 y", "5 in 4", "3 and 4"]
+)
+def test_quantities_that_do_not_join_are_no_compound(text):
+    assert read_compound(text) is None
+
+
+# What the parser gets
+
+
+@pytest.mark.parametrize(
+    "text", ["1 in 4", r"5\text{ choose }3", r"3\text{ if }n\text{ is even}", "3C5", "2_3+1", "(" * 16 + "x" + ")" * 16, "x" * 2000]
+)
+def test_the_parser_does_not_get_what_it_would_read_as_something_else(text):
+    assert unbearable(text) is not None
+
+
+@pytest.mark.parametrize("text", ["2ab(c+1)", r"2 \sin x", "7 mod 3", r"\text{lcm}(4,6)", r"\log_2(3)", "x_1(x_2+1)", "a b + c d"])
+def test_products_functions_and_indices_reach_the_parser(text):
+    assert unbearable(text) is None
+    parse_expression(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        (r"\frac{\frac12}{3}", r"\frac{\frac{1}{2}}{3}"),
+        (r"\frac{x^{2}}2", r"\frac{x^{2}}{2}"),
+        (r"\frac\pi2", r"\frac{\pi}{2}"),
+        (r"x^\frac12", r"x^{\frac{1}{2}}"),
+        (r"\sqrt\frac12", r"\sqrt{\frac{1}{2}}"),
+        (r"\sqrt[3]2", r"\sqrt[3]{2}"),
+        (r"\log_2(3)", r"\log_{2}(3)"),
+        (r"\frac{1", r"\frac{1"),
+        (r"\frac", r"\frac"),
+    ],
+)
+def test_arguments_get_their_braces_from_the_inside_out(text, written):
+    assert as_the_parser_writes(text) == written
+
+
+# Points and values
+
+
+def points_of(left, right):
+    return list(points(parse_expression(left), parse_expression(right)))
+
+
+def test_an_absolute_value_is_looked_at_on_both_sides_of_where_it_turns():
+    at = [point["x"] for point in points_of("|x-2000|", "2000-x")]
+    assert min(at) < 2000 < max(at)
+    assert len(points_of("x+1", "1+x")) == 5 < len(at)
+
+
+def test_counters_in_a_floor_are_whole_and_other_variables_are_not_only():
+    assert {point["n"] for point in points_of(r"\lfloor n/2\rfloor", "n")} == {Fraction(number) for number in range(1, 31)}
+    assert {point["x"].denominator for point in points_of(r"\lfloor x/2\rfloor", "x")} > {1}
+
+
+def test_the_number_of_digits_follows_the_smallest_number():
+    assert num_digits_for(parse_expression(r"\pi")) == 80
+    assert num_digits_for(parse_expression(r"\pi+10^{-300}")) == 350
+    assert num_digits_for(parse_expression(r"\pi+10^{-3000}")) is None
+
+
+@given(st.integers(1, 40))
+def test_a_sum_to_a_variable_is_added_up_term_by_term(last):
+    total = value_of(parse_expression(r"\sum_{k=1}^{n} k^3"), {"n": Fraction(last)})
+    assert (total.real, total.is_exact) == (sum(k**3 for k in range(1, last + 1)), True)
+
+
+def test_a_sum_to_no_whole_number_has_no_value():
+    assert value_of(parse_expression(r"\sum_{k=1}^{n} k"), {"n": Fraction(3, 2)}) is None
 
 
 # Full stops
