@@ -4,7 +4,7 @@ Read from a file by recipe_file.py, given to every layer above. Light on purpose
 at once. Each default stands here and nowhere else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -95,7 +95,10 @@ class GeneratorSection(Section):
     num_threads: PositiveInt = Field(1, description="CPU threads of one replica's engine")
     kv_cache_gib: PositiveFloat = Field(1.0, description="memory for the KV cache where the engine runs on the CPU")
     gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = 0.85
-    limit_s: PositiveFloat = Field(600, description="longest wait for one batch of responses")
+    kv_on_update: Literal["recompute", "keep"] = Field(
+        "recompute", description="the KV cache of responses in flight when new weights come; keep: it stays the old weights'"
+    )
+    limit_s: PositiveFloat = Field(600, description="longest wait for the responses to one prompt")
 
 
 class LearnerSection(Section):
@@ -161,7 +164,17 @@ class DeviceSection(Section):
 
 
 class DriverSection(Section):
-    max_staleness: NonNegativeInt = 0
+    max_staleness: NonNegativeInt = Field(0, description="publications that a group may be behind when it is trained on; 0: in turns")
+    on_stale: Literal["wait", "drop", "train"] = Field(
+        "wait",
+        description="wait: admit so that nothing gets too old, consume in order; drop or train: consume what is finished, and drop what is "
+        "too old, or train on it with loss.correction",
+    )
+    in_flight_updates: bool = Field(True, description="new weights in the middle of responses; false: after those in flight have ended")
+    weight_transport: Literal["auto", "shared_memory", "nccl", "ipc"] = Field("auto", description="auto: what the devices allow")
+    canary_every: PositiveInt = Field(1, description="publications from one canary to the next; each makes the learner wait for it")
+    max_tries: PositiveInt = Field(3, description="times that a prompt is sent, before it is dropped and counted")
+    max_restarts: NonNegativeInt = Field(10, description="generators that one run replaces before it ends, and scorers likewise")
     sync_limit_s: PositiveFloat = Field(120, description="longest wait for one publication of weights")
     start_limit_s: PositiveFloat = Field(300, description="longest wait for the engines to start")
     canary_prompts: PositiveInt = Field(8, description="prompts of the log-prob comparison after each sync")
@@ -189,6 +202,9 @@ class SftSection(Section):
 
 class GrpoSection(Section):
     num_steps: PositiveInt = 50
+    num_epochs: NonNegativeInt = Field(0, description="passes over the train problems in place of num_steps, the last batch as it comes")
+    dynamic_sampling: bool = Field(False, description="replace zero-variance groups by new prompts (DAPO, Yu et al. 2025, section 3.2)")
+    max_replaced: PositiveInt = Field(10, description="with dynamic_sampling: batches' worth of groups that one step may replace")
     prompts_per_step: PositiveInt = 32
     group_size: Annotated[int, Field(ge=2)] = 8
     loss: Method = Field("grpo", description="a method: it sets the keys of [loss] and [advantage] that the recipe does not name")
@@ -210,7 +226,9 @@ class LossSection(Section):
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
     clip_high: PositiveFloat = 0.2
     ratio: Literal["decoupled", "coupled"] = Field("decoupled", description="against the proximal policy, or against the generator")
-    correction: Literal["none", "truncated", "masked"] = Field("none", description="importance weight of proximal against generator")
+    correction: Literal["none", "truncated", "masked"] = Field(
+        "none", description="importance weight of proximal against generator; truncated where driver.max_staleness is above 0"
+    )
     correction_level: Literal["token", "sequence"] = "token"
     correction_low: Annotated[float, Field(ge=0, lt=1)] = Field(0.5, description="masked: smaller weights become 0")
     correction_high: Annotated[float, Field(gt=1)] = Field(2.0, description="truncated: the largest weight; masked: larger ones become 0")
@@ -279,6 +297,14 @@ class Recipe(Section):
         settings = method_settings(named["grpo"].get("loss", "grpo"))
         return {**values, **{name: {**defaults, **named[name]} for name, defaults in settings.items()}}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _stale_rollouts_are_corrected(cls, values: Any) -> Any:
+        named = _named_keys(values, ("driver", "loss"))
+        if named is None or not corrects_by_default(named["driver"].get("max_staleness", 0), named["loss"]):
+            return values
+        return {**values, "loss": {"correction": "truncated", **named["loss"]}}
+
     @model_validator(mode="after")
     def _settings_fit_each_other(self) -> Self:
         from mathrl_ray.recipe_checks import contradictions  # it reads the sections above, so it cannot be imported before them
@@ -287,6 +313,11 @@ class Recipe(Section):
         if problems:
             raise ValueError("\n".join(problems))
         return self
+
+
+def corrects_by_default(max_staleness: Any, loss: Mapping[str, Any]) -> bool:
+    """Whether loss.correction is "truncated" unless named: where rollouts get stale, and the ratio does not hold the gap already."""
+    return isinstance(max_staleness, int) and max_staleness > 0 and loss.get("ratio") != "coupled" and not loss.get("function")
 
 
 def _named_keys(values: Any, sections: Sequence[str]) -> dict[str, dict[str, Any]] | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mathrl_ray.config import RecipeError
+from mathrl_ray.types import WeightTransport
 
 DeviceKind = Literal["cpu", "cuda"]
 
@@ -21,8 +22,8 @@ class Device:
 
     kind: DeviceKind
     reason: str
-    gpus_per_engine: int
-    """GPUs that Ray reserves for the learner and for each generator."""
+    gpus_per_engine: float
+    """GPUs that Ray reserves for the learner and for each generator; half of one where both share it."""
     communication_backend: Literal["gloo", "nccl"]
     generator_environment: Mapping[str, str]
     """Environment variables of the generator's process, set before vLLM is imported."""
@@ -30,27 +31,64 @@ class Device:
     """Arguments of vLLM's engine that depend on the device."""
     sizes_kv_cache: bool
     """The KV cache has generator.kv_cache_gib; else it fills generator.gpu_memory_utilization of the device."""
+    weight_transport: WeightTransport
+    transport_reason: str
 
 
-def choose_device(requested: str, *, num_gpus: float, num_engines: int) -> Device:
-    """Pick the device of a run from `device.kind` and the GPUs that the cluster has.
+def choose_device(requested: str, *, num_gpus: float, num_engines: int, weight_transport: str = "auto") -> Device:
+    """Pick the device of a run from `device.kind` and the GPUs that the cluster has, and how weights go from learner to generators.
+
+    One learner and one generator share a single GPU only where the recipe says so (driver.weight_transport = "ipc"): both then have to fit.
+
+    Args:
+        requested: device.kind.
+        num_gpus: of the cluster.
+        num_engines: learner.num_ranks + generator.replicas.
+        weight_transport: driver.weight_transport.
 
     Raises:
-        RecipeError: GPUs are asked for and there are fewer than engines.
+        RecipeError: GPUs are asked for and there are fewer than engines, or a transport that cannot work here.
     """
-    if requested == "cuda" and num_gpus < num_engines:
+    shares = weight_transport == "ipc" and requested != "cpu" and num_gpus >= 1 and num_engines == 2
+    if requested == "cuda" and num_gpus < num_engines and not shares:
         raise RecipeError(
             f"device.kind = 'cuda' needs {num_engines} GPUs (learner.num_ranks + generator.replicas), the cluster has {num_gpus:g}: "
             "lower one of these, or set device.kind to 'auto' or 'cpu'."
         )
     if requested == "cpu":
-        return _cpu("device.kind = 'cpu'")
+        return _cpu("device.kind = 'cpu'", weight_transport)
+    if shares:
+        return _cuda("driver.weight_transport = 'ipc': learner and generator share one GPU", weight_transport, gpus_per_engine=0.5)
     if num_gpus >= num_engines:
-        return _cuda(f"the cluster has {num_gpus:g} GPUs for {num_engines} engines")
-    return _cpu(f"the cluster has {num_gpus:g} GPUs, {num_engines} engines need one each")
+        return _cuda(f"the cluster has {num_gpus:g} GPUs for {num_engines} engines", weight_transport, gpus_per_engine=1)
+    return _cpu(f"the cluster has {num_gpus:g} GPUs, {num_engines} engines need one each", weight_transport)
 
 
-def _cpu(reason: str) -> Device:
+def _choose_transport(requested: str, kind: DeviceKind, gpus_per_engine: float) -> tuple[WeightTransport, str]:
+    """How weights go, and why.
+
+    Raises:
+        RecipeError: the recipe names a transport that cannot work here.
+    """
+    best: WeightTransport
+    if kind == "cpu":
+        best, why = "shared_memory", "the engines run on the CPU"
+    elif gpus_per_engine < 1:
+        best, why = "ipc", "learner and generator share one GPU, where NCCL allows one rank only"
+    else:
+        best, why = "nccl", "learner and generators have a GPU each"
+    if requested in ("auto", best):
+        return best, why
+    if requested == "shared_memory":
+        return "shared_memory", "driver.weight_transport = 'shared_memory'"
+    needs = "a GPU for learner and generators each" if requested == "nccl" else "one learner and one generator on one GPU"
+    raise RecipeError(
+        f"driver.weight_transport = {requested!r} needs {needs}; here {why}. Set it to 'auto' (which takes {best!r}) or 'shared_memory'."
+    )
+
+
+def _cpu(reason: str, weight_transport: str) -> Device:
+    transport, transport_reason = _choose_transport(weight_transport, "cpu", 0)
     return Device(
         kind="cpu",
         reason=reason,
@@ -63,18 +101,25 @@ def _cpu(reason: str) -> Device:
         # Seeded requests fail on the CPU where prefill is chunked ("CPU Generator does not use offset").
         generator_arguments={"enforce_eager": True, "enable_chunked_prefill": False},
         sizes_kv_cache=True,
+        weight_transport=transport,
+        transport_reason=transport_reason,
     )
 
 
-def _cuda(reason: str) -> Device:
+def _cuda(reason: str, weight_transport: str, *, gpus_per_engine: float) -> Device:
+    transport, transport_reason = _choose_transport(weight_transport, "cuda", gpus_per_engine)
+    # Handles of GPU memory reach the worker pickled, through this user's own sockets; vLLM wants to be told that this is meant.
+    environment = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"} if transport == "ipc" else {}
     return Device(
         kind="cuda",
         reason=reason,
-        gpus_per_engine=1,
+        gpus_per_engine=gpus_per_engine,
         communication_backend="nccl",
-        generator_environment={},
+        generator_environment=environment,
         generator_arguments={},
         sizes_kv_cache=False,
+        weight_transport=transport,
+        transport_reason=transport_reason,
     )
 
 

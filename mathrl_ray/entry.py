@@ -44,8 +44,6 @@ def main(job: str, arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(recipe: Recipe, stages: Sequence[StageName]) -> int:
-    from mathrl_ray.actors.remote import ActorError
-    from mathrl_ray.driver.loops import CanaryError
     from mathrl_ray.job import run_job
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `ray job stop` ends a job as Ctrl-C does: actors first
@@ -53,7 +51,7 @@ def _run(recipe: Recipe, stages: Sequence[StageName]) -> int:
         asyncio.run(run_job(recipe, stages))
     except (RecipeError, FloatingPointError) as error:
         return _refuse(error)
-    except (ActorError, CanaryError, ValueError) as error:
+    except (RuntimeError, ValueError) as error:  # a dead actor, a failed canary, a wait without end, a group too old, ...
         traceback.print_exc()  # not the user's doing: whoever looks for the fault needs the place
         return _refuse(error)
     except KeyboardInterrupt:

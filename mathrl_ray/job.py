@@ -14,9 +14,9 @@ from mathrl_ray.actors.placement import Placement, dashboard_url, placement, pla
 from mathrl_ray.config import BUILTIN, Recipe, StageName
 from mathrl_ray.custom import own_functions
 from mathrl_ray.device import Device
+from mathrl_ray.driver.canary import canary_requests
 from mathrl_ray.driver.console import Console, protocol
 from mathrl_ray.driver.environment import describe_environment
-from mathrl_ray.driver.loops import canary_requests
 from mathrl_ray.driver.recorder import Recorder
 from mathrl_ray.driver.run import Run
 from mathrl_ray.stages.gold_check import check_golds
@@ -50,7 +50,10 @@ async def run_job(recipe: Recipe, stages: Sequence[StageName]) -> None:
             async with placement(recipe, device) as placed:
                 run = await _prepare_run(recipe, device, console, inputs, recorder, placed)
                 run.advantage_function = own.get("advantage")
-                await run_study(run, stages)
+                try:
+                    await run_study(run, stages)
+                finally:
+                    await run.close()
     console.table(run.stages, caption=protocol(recipe))
     console.say(f"run directory {recorder.folder}")
 

@@ -5,7 +5,7 @@ Called by config.py for every recipe and by entry.py for the stages that will ru
 
 from collections.abc import Iterator, Sequence
 
-from mathrl_ray.config import BUILTIN, Recipe, RecipeError, SftSection
+from mathrl_ray.config import BUILTIN, GrpoSection, Recipe, RecipeError, SftSection
 
 SFT_STAGES = frozenset({"sft", "sft_filtered"})
 """The stages that learn from sft.traces."""
@@ -46,8 +46,12 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
     yield from _sft_contradictions(recipe)
     yield from _loss_contradictions(recipe)
     yield from _reward_contradictions(recipe)
-    if recipe.driver.max_staleness != 0:
-        yield f"driver.max_staleness = {recipe.driver.max_staleness}: this version's driver goes step by step. Set it to 0."
+    yield from _driver_contradictions(recipe)
+    if generator.max_sequences < grpo.group_size:
+        yield (
+            f"generator.max_sequences = {generator.max_sequences} is less than grpo.group_size = {grpo.group_size}: the siblings of "
+            "a prompt are sampled together. Raise the first or lower the second."
+        )
     if recipe.data.num_train_problems < grpo.prompts_per_step:
         yield (
             f"data.num_train_problems = {recipe.data.num_train_problems} is less than grpo.prompts_per_step = {grpo.prompts_per_step}: "
@@ -93,6 +97,25 @@ def _learner_contradictions(recipe: Recipe) -> Iterator[str]:
         )
 
 
+def _driver_contradictions(recipe: Recipe) -> Iterator[str]:
+    driver, generator = recipe.driver, recipe.generator
+    if generator.kv_on_update == "keep" and not driver.in_flight_updates:
+        yield (
+            'generator.kv_on_update = "keep" with driver.in_flight_updates = false: no response is in flight at an update, so there is '
+            "nothing to keep. Remove one of them."
+        )
+    if driver.weight_transport in ("nccl", "ipc") and recipe.device.kind == "cpu":
+        yield (
+            f'driver.weight_transport = "{driver.weight_transport}" needs GPUs, and device.kind = "cpu": '
+            'set the first to "auto" or "shared_memory".'
+        )
+    if driver.weight_transport == "ipc" and (generator.replicas > 1 or recipe.learner.num_ranks > 1):
+        yield (
+            f'driver.weight_transport = "ipc" is for one learner and one generator on one GPU, not for generator.replicas = '
+            f'{generator.replicas} and learner.num_ranks = {recipe.learner.num_ranks}: set both to 1, or the transport to "auto".'
+        )
+
+
 def _loss_contradictions(recipe: Recipe) -> Iterator[str]:
     loss, advantage = recipe.loss, recipe.advantage
     if loss.ratio == "coupled" and loss.correction != "none":
@@ -133,6 +156,15 @@ def _reward_contradictions(recipe: Recipe) -> Iterator[str]:
             yield f"{key} holds {spec!r}: give module:function or path/file.py:function."
 
 
+def num_grpo_steps(grpo: GrpoSection, num_problems: int) -> int:
+    """Batches of `grpo.num_epochs` passes, the last one as it comes; or `grpo.num_steps`.
+
+    >>> num_grpo_steps(GrpoSection(num_epochs=1, prompts_per_step=4), num_problems=10)
+    3
+    """
+    return -(-num_problems * grpo.num_epochs // grpo.prompts_per_step) if grpo.num_epochs else grpo.num_steps
+
+
 def _points(weight: float | list[tuple[int, float]]) -> list[tuple[int, float]]:
     return weight if isinstance(weight, list) else [(0, weight)]
 
@@ -148,7 +180,11 @@ def check_stage_settings(recipe: Recipe, stages: Sequence[str]) -> None:
     traces_key = "smallest of sft.sizes" if sft.sizes else "sft.num_examples"
     lengths = {
         "sft": (num_sft_steps(sft, num_traces), f"{traces_key} x sft.epochs / sft.batch_size"),
-        "grpo": (recipe.grpo.num_steps * recipe.grpo.updates_per_step, "grpo.num_steps x grpo.minibatches x grpo.epochs"),
+        "grpo": (
+            num_grpo_steps(recipe.grpo, recipe.data.num_train_problems) * recipe.grpo.updates_per_step,
+            f"{'data.num_train_problems x grpo.num_epochs / grpo.prompts_per_step' if recipe.grpo.num_epochs else 'grpo.num_steps'} x "
+            "grpo.minibatches x grpo.epochs",
+        ),
     }
     if not sft.sizes or sft.traces == BUILTIN:  # else it filters all traces of a file, whose number is not known yet
         lengths["sft_filtered"] = (num_sft_steps(sft, sft.num_examples), "at most sft.num_examples x sft.epochs / sft.batch_size")

@@ -24,8 +24,9 @@ from mathrl_ray.recipe_checks import SFT_STAGES
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe, put `section.key=value` overrides on top, fill in every default, and make paths absolute.
 
-    Relative paths mean the recipe's folder. An override of grpo.loss, learner.learning_rate or data.prompt also changes the keys that take
-    their defaults from it, where the file has them as its own method, rate or prompt set them: a run's recipe.toml names every key.
+    Relative paths mean the recipe's folder. An override of grpo.loss, learner.learning_rate, driver.max_staleness or data.prompt also
+    changes the keys that take their defaults from it, where the file has them as its own value of that key sets them: a run's recipe.toml
+    names every key.
 
     Raises:
         RecipeError: the file is missing or no TOML, a key is unknown (the nearest is named), a value is not allowed.
@@ -80,6 +81,8 @@ def _followers(source: str, value: Any) -> dict[str, Any]:
             return {"sft.learning_rate": value, "grpo.learning_rate": value}
         case "data.prompt" if value is not None:
             return {"eval.prompts": [value]}
+        case "driver.max_staleness" if isinstance(value, int):
+            return {"loss.correction": "truncated" if value > 0 else "none"}
         case _:
             return {}
 

@@ -5,7 +5,7 @@ Names follow one table: a count is `num_x`, a unit stands in the name (`_s`, `_t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -161,6 +161,11 @@ class TrajectoryGroup:
     def min_policy_version(self) -> int:
         return min(trajectory.completion.min_policy_version for trajectory in self.trajectories)
 
+    def with_drop_reason(self, reason: str) -> "TrajectoryGroup":
+        """The group as dropped whole: the reason stands on every trajectory, in the place of a reason of its own."""
+        trajectories = (replace(each, drop_reason=reason, advantage=None) for each in self.trajectories)
+        return replace(self, trajectories=tuple(trajectories))
+
 
 @dataclass(frozen=True, slots=True)
 class SftExample:
@@ -217,14 +222,28 @@ class TensorEntry:
     offset_bytes: int
 
 
+WeightTransport = Literal["shared_memory", "nccl", "ipc"]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightMeeting:
+    """Where learner and generators meet before weights move between them; only some transports need it. Made by the learner."""
+
+    transport: WeightTransport
+    address: str = ""
+    port: int = 0
+    num_generators: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class WeightManifest:
     """One publication of weights. Made by the learner, applied by every generator."""
 
     policy_version: int
     path: str
-    """A file in shared memory that holds every tensor at its offset."""
+    """A file in shared memory that holds every tensor at its offset; "" where the transport is another."""
     tensors: tuple[TensorEntry, ...]
+    transport: WeightTransport = "shared_memory"
 
     @property
     def names(self) -> frozenset[str]:

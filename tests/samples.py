@@ -7,8 +7,8 @@ from typing import Any
 from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.config import Recipe
 from mathrl_ray.data.arithmetic import make_problems
+from mathrl_ray.driver.canary import canary_requests
 from mathrl_ray.driver.console import Console
-from mathrl_ray.driver.loops import canary_requests
 from mathrl_ray.driver.recorder import Recorder
 from mathrl_ray.driver.run import Run
 from mathrl_ray.types import Completion, Grade, Trajectory
@@ -28,7 +28,7 @@ def recipe_for(folder: Path, **sections: dict[str, Any]) -> Recipe:
     return Recipe.model_validate({**sections, "run": {"name": "test", "root": str(folder), **sections.get("run", {})}})
 
 
-def make_run(recipe: Recipe, actors: Actors, *, tokenizer: Any = None, model_folder: str = "start") -> Run:
+def make_run(recipe: Recipe, actors: Actors, *, tokenizer: Any = None, model_folder: str = "start", num_train_problems: int = 16) -> Run:
     """A run with the recipe's numbers of built-in problems."""
     run = Run(
         recipe=recipe,
@@ -37,7 +37,7 @@ def make_run(recipe: Recipe, actors: Actors, *, tokenizer: Any = None, model_fol
         console=Console(),
         tokenizer=tokenizer or ByteTokenizer(),
         model_folder=model_folder,
-        train_problems=make_problems("train", 16, seed=0),
+        train_problems=make_problems("train", num_train_problems, seed=0),
         test_problems=make_problems("test", recipe.eval.num_problems, seed=0),
         validation_problems=make_problems("validation", 8, seed=0),
     )

@@ -27,7 +27,7 @@ LAYERS = (
 ENGINE_OWNERS = {
     "ray": {"actors/placement.py", "actors/remote.py"},
     "deepspeed": {"actors/process_group.py", "actors/deepspeed_engine.py"},
-    "vllm": {"actors/generator.py", "weight_sync/vllm_engine.py"},
+    "vllm": {"actors/generator.py", "weight_sync/receiver.py", "weight_sync/sender.py", "weight_sync/vllm_engine.py"},
 }
 
 

@@ -6,11 +6,13 @@ Wrapped by Ray in placement.py, seen by the driver as `interfaces.Generator`. Kn
 import asyncio
 import importlib
 import itertools
+import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,15 @@ from safetensors import safe_open
 
 from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.device import Device
-from mathrl_ray.types import OWN_DISTRIBUTION, Completion, GenerationRequest, SamplingSettings, WeightManifest
+from mathrl_ray.types import OWN_DISTRIBUTION, Completion, GenerationRequest, SamplingSettings, WeightManifest, WeightMeeting
+from mathrl_ray.weight_sync.receiver import Receiver, receiver_for
 
 MAX_BATCHED_TOKENS = 8192
 """Prompt tokens that one engine step may take; at least model.max_length, since prefill is not chunked on every device."""
 SHUTDOWN_GRACE_S = 1.0
 """What the engine's processes get to end by themselves; nothing of theirs needs saving."""
+PAUSE_TAIL_S = 0.02
+"""vLLM's pause_generation returns this long after generation has stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +43,17 @@ class GeneratorFacts:
 class Generator:
     """See `interfaces.Generator`. One instance owns one engine; its methods may run at the same time."""
 
+    name: str = "generator"
+
     def __init__(self) -> None:
         self._engine: Any = None
         self._request_numbers = itertools.count()
         self._expected_names: frozenset[str] = frozenset()
         self._failure: str | None = None
         self._shared_memory_files: list[Path] = []
+        self._processes: list[BaseProcess] = []
+        """The engine's, which this one has started."""
+        self._receiver: Receiver | None = None
         # The engine's sockets, which it never removes, go into a folder that is.
         self._sockets = tempfile.TemporaryDirectory(prefix="mathrl-", ignore_cleanup_errors=True)
 
@@ -61,11 +71,14 @@ class Generator:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._expected_names = checkpoint_names(Path(model_folder))
+        self._receiver = receiver_for(device.weight_transport, recipe.driver.sync_limit_s)
+        # Kept, it stays the old weights' where responses are in flight; new ones share none of it, since prefix caching is off then.
+        self._clears_cache = recipe.generator.kv_on_update == "recompute"
         # The constructor blocks while the engine's processes start: in a thread, so that this actor can still be asked and ended.
         self._engine = await asyncio.to_thread(AsyncLLM.from_engine_args, engine_arguments(recipe, device, model_folder))
-        self._shared_memory_files = _shared_memory_files()
+        self._shared_memory_files, self._processes = _shared_memory_files(), multiprocessing.active_children()
         await self._engine.update_weight_version("0")
-        return GeneratorFacts(stop_token_ids=self._stop_token_ids())
+        return GeneratorFacts(self._stop_token_ids())
 
     def _stop_token_ids(self) -> tuple[int, ...]:
         """As the engine itself finds them, from the tokenizer and the model's generation config."""
@@ -75,16 +88,37 @@ class Generator:
         return tuple(sorted(params.all_stop_token_ids))
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """One completion a request, in the requests' order, whatever order they finish in."""
+        """One completion a request, in the requests' order, whatever order they finish in.
+
+        Raises:
+            ValueError: the engine refuses a request (too long a prompt); the others of this call are given up, those of other calls go on.
+            RuntimeError: the engine has died, or failed in an update.
+        """
         self._check_usable()
-        return list(await asyncio.gather(*(self._complete(request) for request in requests)))
+        tasks = [asyncio.ensure_future(self._complete(request)) for request in requests]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()  # those of a call that failed or was given up must not fill the engine
 
     async def _complete(self, request: GenerationRequest) -> Completion:
+        from vllm.exceptions import VLLMClientError
+        from vllm.v1.engine.exceptions import EngineDeadError
+
         params = self._sampling_params(request.sampling, request.seed)
         request_id = f"{request.group_id}/{request.sample}#{next(self._request_numbers)}"
         final = None
-        async for output in self._engine.generate({"prompt_token_ids": list(request.prompt_ids)}, params, request_id):
-            final = output
+        # Errors become plain ones: to unpickle vLLM's, the driver would have to import vLLM.
+        try:
+            async for output in self._engine.generate({"prompt_token_ids": list(request.prompt_ids)}, params, request_id):
+                final = output
+        except VLLMClientError as error:
+            raise ValueError(f"the engine refuses the request for {request.problem_id}: {error}") from error
+        except EngineDeadError:
+            self._failure = self._failure or "the engine's processes have ended"
+            # Not its cause: every request gets the same exception, whose traceback grows with each, and printing them takes seconds.
+            raise RuntimeError(self._failure) from None
         assert final is not None, request_id
         return _completion(final.outputs[0])
 
@@ -104,30 +138,70 @@ class Generator:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
+    async def meet(self, meeting: WeightMeeting, index: int) -> None:
+        """Join the learner and the other generators, as number `index` of them, where the transport needs it.
+
+        Raises:
+            RuntimeError: the learner was not there, or the group did not come about.
+        """
+        self._check_usable()
+        assert self._receiver is not None, "setup() comes first"
+        try:
+            await self._receiver.meet(self._engine, meeting, index)
+        except Exception as error:  # plain, as in `_complete`
+            raise RuntimeError(f"the meeting with the learner failed: {error}") from error
+
     async def apply_weights(self, manifest: WeightManifest) -> float:
-        """Freeze requests in flight, load the weights, clear the cache, go on. Returns seconds that generation stood still.
+        """Freeze requests in flight, load the weights, clear the cache (or keep it), go on. Returns seconds that generation stood still.
 
         Raises:
             ValueError: the names differ from those of the folder that the engine was started on; nothing was changed.
-            RuntimeError: the update failed half-way; the engine refuses all further work.
+            RuntimeError: the published weights are not what was announced, and nothing was changed; or the update failed half-way, and the
+                engine refuses all further work.
         """
         self._check_usable()
-        check_names(manifest.names, self._expected_names)
-        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
-
-        began = time.monotonic()
-        await self._engine.pause_generation(mode="keep", clear_cache=True)
-        update = {"path": manifest.path, "tensors": [asdict(entry) for entry in manifest.tensors]}
+        assert self._receiver is not None, "setup() comes first"
         try:
-            await self._engine.start_weight_update()
-            await self._engine.update_weights(WeightTransferUpdateRequest(update_info=update))
-            await self._engine.finish_weight_update(str(manifest.policy_version))
-        except Exception as error:
+            check_names(manifest.names, self._expected_names)
+        except ValueError as error:
+            await self._receiver.refuse(str(error))
+            raise
+        await self._receiver.prepare(manifest)
+        try:
+            stopped = await self._unless_dead(self._update(manifest))
+        except BaseException as error:
             # Whatever went wrong, the model may hold a mix of old and new weights: it must not sample another token.
-            self._failure = f"the update to policy version {manifest.policy_version} failed half-way: {error}"
-            raise RuntimeError(self._failure) from error
+            self._failure = f"the update to policy version {manifest.policy_version} failed half-way: {error or type(error).__name__}"
+            if isinstance(error, Exception):
+                raise RuntimeError(self._failure) from error
+            raise  # the caller has given up
+        return time.monotonic() - stopped
+
+    async def _update(self, manifest: WeightManifest) -> float:
+        """Returns when generation stood still."""
+        assert self._receiver is not None
+        await self._engine.pause_generation(mode="keep", clear_cache=self._clears_cache)
+        stopped = time.monotonic() - PAUSE_TAIL_S
+        await self._receiver.update(self._engine, manifest)
         await self._engine.resume_generation()
-        return time.monotonic() - began
+        return stopped
+
+    async def _unless_dead(self, work: Coroutine[Any, Any, float]) -> float:
+        """What `work` gives, unless the engine's process ends first: vLLM would leave its calls unanswered, until a limit."""
+        loop, task, death = asyncio.get_running_loop(), asyncio.ensure_future(work), asyncio.Event()
+        ended = asyncio.ensure_future(death.wait())
+        for process in self._processes:
+            loop.add_reader(process.sentinel, death.set)
+        try:
+            await asyncio.wait((task, ended), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise RuntimeError("the engine's process has ended")
+            return task.result()
+        finally:
+            task.cancel()
+            ended.cancel()
+            for process in self._processes:
+                loop.remove_reader(process.sentinel)
 
     async def policy_version(self) -> int:
         return int(await self._engine.get_weight_version())
@@ -141,6 +215,8 @@ class Generator:
         if self._engine is not None:
             await asyncio.to_thread(self._engine.shutdown, SHUTDOWN_GRACE_S)
             self._engine = None
+        if self._receiver is not None:
+            self._receiver.close()
         for file in self._shared_memory_files:
             file.unlink(missing_ok=True)
         self._sockets.cleanup()
@@ -160,25 +236,33 @@ def _shared_memory_files() -> list[Path]:
 def engine_arguments(recipe: Recipe, device: Device, model_folder: str) -> Any:
     """vLLM's arguments for a recipe on a device."""
     from vllm import AsyncEngineArgs
-    from vllm.config import WeightTransferConfig
 
-    from mathrl_ray.weight_sync.vllm_engine import BACKEND, WORKER_EXTENSION
-
+    generator = recipe.generator
     arguments = {
         "model": model_folder,
         "dtype": recipe.model.dtype,
         "max_model_len": recipe.model.max_length,
-        "max_num_seqs": recipe.generator.max_sequences,
+        "max_num_seqs": generator.max_sequences + recipe.driver.canary_prompts,  # a canary does not queue behind a full engine
         "max_num_batched_tokens": max(recipe.model.max_length, MAX_BATCHED_TOKENS),
-        "kv_cache_memory_bytes": int(recipe.generator.kv_cache_gib * 2**30) if device.sizes_kv_cache else None,
-        "gpu_memory_utilization": recipe.generator.gpu_memory_utilization,
+        "kv_cache_memory_bytes": int(generator.kv_cache_gib * 2**30) if device.sizes_kv_cache else None,
+        "gpu_memory_utilization": generator.gpu_memory_utilization,
+        "enable_prefix_caching": generator.kv_on_update == "recompute",
         "seed": recipe.run.seed,
         "logprobs_mode": "processed_logprobs",  # after temperature and min_tokens: what training compares with
-        "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
-        "worker_extension_cls": WORKER_EXTENSION,
         "disable_log_stats": True,
     }
-    return AsyncEngineArgs(**{**arguments, **device.generator_arguments})
+    return AsyncEngineArgs(**{**arguments, **_transfer_arguments(device), **device.generator_arguments})
+
+
+def _transfer_arguments(device: Device) -> dict[str, Any]:
+    """nccl and ipc are vLLM's own on this side; shared memory is ours."""
+    from vllm.config import WeightTransferConfig
+
+    from mathrl_ray.weight_sync.vllm_engine import BACKEND, WORKER_EXTENSION
+
+    if device.weight_transport != "shared_memory":
+        return {"weight_transfer_config": WeightTransferConfig(backend=device.weight_transport)}
+    return {"weight_transfer_config": WeightTransferConfig(backend=BACKEND), "worker_extension_cls": WORKER_EXTENSION}
 
 
 def _completion(output: Any) -> Completion:

@@ -20,11 +20,18 @@ from mathrl_ray.types import (
     StageSettings,
     Trajectory,
     WeightManifest,
+    WeightMeeting,
 )
+
+
+class ActorError(RuntimeError):
+    """An actor failed, died or did not answer in time; the message says which, in what call, and where its log is."""
 
 
 class Generator(Protocol):
     """Samples responses (vLLM)."""
+
+    name: str
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """One completion a request, in the requests' order, each stamped with the versions that sampled it."""
@@ -35,6 +42,19 @@ class Generator(Protocol):
 
         Raises:
             ValueError: the published names are not the ones that the engine expects; nothing was changed.
+            ActorError: the update failed; the engine must be replaced.
+        """
+        ...
+
+    async def meet(self, meeting: WeightMeeting, index: int) -> None:
+        """Join the learner and the other generators, as number `index` of them, where the transport needs it."""
+        ...
+
+    async def restart(self) -> None:
+        """Put a fresh engine on the start model in this one's place, whatever state it is in; what was in flight is lost.
+
+        Raises:
+            ActorError: it did not start within driver.start_limit_s.
         """
         ...
 
@@ -58,8 +78,20 @@ class Learner(Protocol):
         """Log-probabilities and entropy of given responses under the present weights; no gradient."""
         ...
 
+    async def invite(self, num_generators: int) -> WeightMeeting:
+        """Say where generators meet the learner; at once."""
+        ...
+
+    async def meet(self, meeting: WeightMeeting) -> None:
+        """Wait for the generators there, where the transport needs it."""
+        ...
+
     async def publish(self, policy_version: int) -> WeightManifest:
-        """Write the present weights where generators can read them."""
+        """Name the present weights `policy_version`, and write them where generators can read them, where the transport does that."""
+        ...
+
+    async def send_weights(self, manifest: WeightManifest) -> None:
+        """Send what was published while the generators apply it, where the transport does that."""
         ...
 
     async def save(self, folder: str) -> None:
@@ -70,8 +102,14 @@ class Learner(Protocol):
 class Scorer(Protocol):
     """Grades responses (math-verify), in processes that can be ended."""
 
+    name: str
+
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Grade]:
         """One grade a request, in the requests' order; never raises for what a response contains."""
+        ...
+
+    async def restart(self) -> None:
+        """Put a fresh scorer in this one's place; what was in flight is lost."""
         ...
 
 

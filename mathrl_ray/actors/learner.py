@@ -17,6 +17,7 @@ from typing import Any
 from mathrl_ray.actors.learner_dump import write_dump
 from mathrl_ray.actors.model_folder import load_model, save_model, with_adapters
 from mathrl_ray.actors.process_group import ProcessGroup, Rendezvous, free_port
+from mathrl_ray.actors.publishing import Publisher, go_through, publisher_for
 from mathrl_ray.config import Recipe
 from mathrl_ray.core.schedule import learning_rate_at
 from mathrl_ray.core.statistics import mean_importance_ratio, mismatch_kl
@@ -32,6 +33,7 @@ from mathrl_ray.types import (
     StageSettings,
     Trajectory,
     WeightManifest,
+    WeightMeeting,
 )
 
 
@@ -43,7 +45,8 @@ class Learner:
         self._engine: Any = None
         self._steps: Any = None
         self._reference: Any = None
-        self._block: Any = None
+        self._publisher: Publisher | None = None
+        self._address = "127.0.0.1"
         self._optimizer_step = 0
         self._policy_version = 0
         self._skipped_in_a_row = 0
@@ -56,8 +59,9 @@ class Learner:
         import torch
 
         torch.set_num_threads(recipe.learner.num_threads)
-        here = Rendezvous("127.0.0.1", free_port())
-        self._group.join(rendezvous or here, device.communication_backend, max(recipe.learner.limit_s, recipe.driver.start_limit_s))
+        place = rendezvous or Rendezvous(self._address, free_port())
+        self._address = place.address
+        self._group.join(place, device.communication_backend, max(recipe.learner.limit_s, recipe.driver.start_limit_s))
 
     def setup(self, recipe: Recipe, device: Device) -> dict[str, str]:
         """Get ready for `start_stage`, after `preload`. Returns facts for environment.json.
@@ -68,6 +72,13 @@ class Learner:
         self._recipe, self._device = recipe, device
         self._attention, reason = attention_implementation(recipe.learner.attention, device.kind, recipe.model.dtype)
         self._loss = self._loss_function()
+        self._publisher = publisher_for(
+            device.weight_transport,
+            rank=self._group.rank,
+            dtype=recipe.model.dtype,
+            host=self._address,
+            limit_s=recipe.driver.sync_limit_s,
+        )
         return {"attention": self._attention, "attention_reason": reason}
 
     def _loss_function(self) -> Any:
@@ -213,39 +224,43 @@ class Learner:
     def _logprobs(self, module: Any, sequences: Sequence[SftExample], sampling: SamplingSettings) -> list[tuple[float, ...]]:
         return [statistics.logprobs for statistics in self._steps.statistics(module, sequences, sampling)]
 
+    def invite(self, num_generators: int) -> WeightMeeting:
+        """Say where generators meet the learner, where the transport needs it; at once."""
+        return self._publishing.invite(num_generators)
+
+    def meet(self, meeting: WeightMeeting) -> None:
+        """Wait for the generators there."""
+        self._publishing.meet(meeting, self._engine)
+
     def publish(self, policy_version: int) -> WeightManifest | None:
-        """Write the present weights into shared memory, in model.dtype and under their checkpoint names; rank 0 alone writes."""
-        import torch
+        """Name the present weights `policy_version`, in model.dtype and under their checkpoint names. None on other ranks than the first.
 
-        from mathrl_ray.weight_sync.shared_memory import SharedMemoryBlock
-
+        Shared memory is written here, in place: every generator must have applied what was published before.
+        """
         self._policy_version = policy_version
-        if self._group.rank != 0:
-            self._take_part_in_gathering()
-            return None
-        if self._block is None:
-            self._block = SharedMemoryBlock(self._engine.weight_shapes(), getattr(torch, self._recipe.model.dtype))
-        manifest: WeightManifest = self._block.write(self._engine.weights(), policy_version)
-        return manifest
+        return self._publishing.publish(policy_version, self._engine)
+
+    def send_weights(self, manifest: WeightManifest) -> None:
+        """Send what was published while the generators apply it, where the transport does that."""
+        self._publishing.send(manifest)
+
+    @property
+    def _publishing(self) -> Publisher:
+        assert self._publisher is not None, "setup() comes first"
+        return self._publisher
 
     def save(self, folder: str) -> None:
         """Write the model and its tokenizer as a folder that AutoModelForCausalLM and vLLM open; whole or not at all."""
         if self._group.rank != 0:
-            self._take_part_in_gathering()
+            go_through(self._engine)
             return
         weights = {name: tensor.cpu().clone() for name, tensor in self._engine.weights()}
         save_model(self._engine.module.model, self._tokenizer, Path(folder), weights)
 
-    def _take_part_in_gathering(self) -> None:
-        """Rank 0 reads weights that the ranks may hold in parts, so the others go through them too, and keep none."""
-        for _ in self._engine.weights():
-            pass
-
     def shutdown(self) -> None:
         self._close_engine()
-        if self._block is not None:
-            self._block.close()
-            self._block = None
+        if self._publisher is not None:
+            self._publisher.close()
 
     def _close_engine(self) -> None:
         if self._engine is not None:

@@ -5,28 +5,32 @@ Called by entry.py. Knows Ray and the actor classes; the engines are imported by
 
 import asyncio
 import contextlib
+import functools
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 import ray
-import ray.exceptions
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from mathrl_ray.actors.function_source import FunctionSource
 from mathrl_ray.actors.generator import Generator
 from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.actors.learner import Learner
 from mathrl_ray.actors.own_rewards import function_sources
 from mathrl_ray.actors.process_group import Rendezvous, free_port
-from mathrl_ray.actors.remote import ActorError, RemoteGenerator, RemoteLearner, RemoteScorer, answer, call
+from mathrl_ray.actors.remote import Limit, Place, PlacedActor, RemoteGenerator, RemoteLearner, RemoteScorer, Replaceable, answer
 from mathrl_ray.actors.scorer import Scorer
 from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.device import Device, choose_device
 
-SHUTDOWN_LIMIT_S = 15.0
 LEARNER_CPUS = GENERATOR_CPUS = 1
+MAX_CALLS = 1000
+"""Calls that a generator or scorer works on at once. More than a run has: new weights must not wait behind prompts in Ray's queue, and what
+must wait does so inside the actor."""
 
 
 @contextlib.contextmanager
@@ -62,7 +66,8 @@ def plan_device(recipe: Recipe) -> Device:
             f"the run needs {wanted} CPUs (learner.num_ranks {recipe.learner.num_ranks} + generator.replicas {recipe.generator.replicas}), "
             f"the cluster has {available:g}: lower learner.num_ranks or generator.replicas, or add a node."
         )
-    return choose_device(recipe.device.kind, num_gpus=resources.get("GPU", 0), num_engines=num_engines)
+    num_gpus, transport = resources.get("GPU", 0), recipe.driver.weight_transport
+    return choose_device(recipe.device.kind, num_gpus=num_gpus, num_engines=num_engines, weight_transport=transport)
 
 
 @dataclass
@@ -71,37 +76,62 @@ class Placement:
 
     recipe: Recipe
     device: Device
-    _ranks: list[Any] = field(default_factory=list)
+    _ranks: list[PlacedActor] = field(default_factory=list)
     _rank_group: Any = None
     _preloads: list[Any] = field(default_factory=list)
     _learner: RemoteLearner | None = None
-    _generators: list[Any] = field(default_factory=list)
-    _scorers: list[Any] = field(default_factory=list)
+    _generators: list[RemoteGenerator] = field(default_factory=list)
+    _scorers: list[RemoteScorer] = field(default_factory=list)
+    _places: dict[str, Place] = field(default_factory=dict)
+    """Where each engine's present actor is."""
 
     def create(self) -> None:
         """Create every actor and let the engines be imported, all side by side; returns at once."""
-        gpus = self.device.gpus_per_engine
         # The learner first, so that it gets the first GPUs and the generators the ones after them.
-        self._create_ranks(gpus)
+        self._create_ranks()
         for index in range(self.recipe.generator.replicas):
-            generator = _create(Generator, f"generator-{index}", num_cpus=GENERATOR_CPUS, num_gpus=gpus, max_concurrency=64)
-            generator.preload.remote(self.recipe, self.device)
+            name = f"generator-{index}"
+            generator = RemoteGenerator(name, functools.partial(self._new_generator, name), self.recipe)
+            generator.moved = self._moved
+            generator.handle.preload.remote(self.recipe, self.device)  # a later one's setup() does that by itself
             self._generators.append(generator)
-        scorer, functions = self.recipe.scorer, function_sources(self.recipe)
-        for index in range(scorer.num_actors):
-            arguments = (scorer.limit_s, int(scorer.memory_gib * 2**30), scorer.num_processes, functions)
-            self._scorers.append(_create(Scorer, f"scorer-{index}", *arguments, num_cpus=0, num_gpus=0, max_concurrency=4))
+        functions = function_sources(self.recipe)
+        for index in range(self.recipe.scorer.num_actors):
+            name = f"scorer-{index}"
+            self._scorers.append(RemoteScorer(name, functools.partial(self._new_scorer, name, functions), self.recipe))
 
-    def _create_ranks(self, gpus: int) -> None:
-        """One learner actor a rank, reserved together: all or none, and close to each other."""
-        num_ranks = self.recipe.learner.num_ranks
-        self._rank_group = placement_group([{"CPU": LEARNER_CPUS, **({"GPU": gpus} if gpus else {})}] * num_ranks, strategy="PACK")
+    def _new_generator(self, name: str) -> Any:
+        options = {"num_cpus": GENERATOR_CPUS, "num_gpus": self.device.gpus_per_engine, "max_concurrency": MAX_CALLS}
+        if self._shares_gpu:
+            options["scheduling_strategy"] = self._bundle(0)
+        return _create(Generator, name, **options)
+
+    def _new_scorer(self, name: str, functions: Sequence[FunctionSource]) -> Any:
+        scorer = self.recipe.scorer
+        arguments = (scorer.limit_s, int(scorer.memory_gib * 2**30), scorer.num_processes, functions)
+        return _create(Scorer, name, *arguments, num_cpus=0, num_gpus=0, max_concurrency=MAX_CALLS)
+
+    @property
+    def _shares_gpu(self) -> bool:
+        """Whether the learner and the generator are on one GPU."""
+        return 0 < self.device.gpus_per_engine < 1
+
+    def _create_ranks(self) -> None:
+        """One learner actor a rank, reserved together: all or none, and close to each other; with the generator where it shares a GPU."""
+        num_ranks, gpus = self.recipe.learner.num_ranks, self.device.gpus_per_engine
+        bundle: dict[str, float] = {"CPU": LEARNER_CPUS, "GPU": gpus} if gpus else {"CPU": LEARNER_CPUS}
+        if self._shares_gpu:
+            bundle = {"CPU": LEARNER_CPUS + GENERATOR_CPUS, "GPU": 1}
+        self._rank_group = placement_group([bundle] * num_ranks, strategy="PACK")
         for rank in range(num_ranks):
-            place = PlacementGroupSchedulingStrategy(self._rank_group, placement_group_bundle_index=rank)
-            options = {"num_cpus": LEARNER_CPUS, "num_gpus": gpus, "scheduling_strategy": place}
-            self._ranks.append(_create(Learner, f"learner-{rank}", rank, num_ranks, **options))
-        rendezvous = self._ranks[0].__ray_call__.remote(_rendezvous)
-        self._preloads = [handle.preload.remote(self.recipe, self.device, rendezvous) for handle in self._ranks]
+            name, place = f"learner-{rank}", self._bundle(rank)
+            learner = _create(Learner, name, rank, num_ranks, num_cpus=LEARNER_CPUS, num_gpus=gpus, scheduling_strategy=place)
+            self._ranks.append(PlacedActor(learner, name))
+        rendezvous = self._ranks[0].handle.__ray_call__.remote(_rendezvous)
+        self._preloads = [rank.handle.preload.remote(self.recipe, self.device, rendezvous) for rank in self._ranks]
+
+    def _bundle(self, index: int) -> PlacementGroupSchedulingStrategy:
+        return PlacementGroupSchedulingStrategy(self._rank_group, placement_group_bundle_index=index)
 
     async def start(self, model_folder: str, quarantine_path: str = "") -> tuple[Actors, dict[str, str]]:
         """Start the engines side by side on a model folder. Returns them with the facts that environment.json keeps.
@@ -114,41 +144,56 @@ class Placement:
             ActorError: an engine, or a rank that others wait for, did not start within driver.start_limit_s.
             RuntimeError: an engine has other GPUs than it was given.
         """
-        recipe, limit_s = self.recipe, self.recipe.driver.start_limit_s
-        await asyncio.gather(*(answer(each, f"learner-{rank}", "preload", limit_s=limit_s) for rank, each in enumerate(self._preloads)))
+        recipe = self.recipe
+        limit = Limit(recipe.driver.start_limit_s, "driver.start_limit_s")
+        engines: list[PlacedActor | Replaceable] = [*self._ranks, *self._generators]
+        places = await asyncio.gather(*(each.locate(limit) for each in engines))
+        self._places = {engine.name: place for engine, place in zip(engines, places, strict=True)}
         self._check_gpus()
-        self._learner = learner = RemoteLearner(self._ranks, recipe)
-        generators = [RemoteGenerator(handle, f"generator-{index}", recipe) for index, handle in enumerate(self._generators)]
-        scorers = [RemoteScorer(handle, f"scorer-{index}", recipe) for index, handle in enumerate(self._scorers)]
+        self._check_transport()
+        await asyncio.gather(*(each.locate(limit) for each in self._scorers))
+        preloads = zip(self._ranks, self._preloads, strict=True)
+        await asyncio.gather(*(answer(reference, rank.name, "preload", limit=limit) for rank, reference in preloads))
+        self._learner = learner = RemoteLearner([rank.handle for rank in self._ranks], recipe)
         learner_facts, *others = await asyncio.gather(
-            learner.on_all_ranks("setup", recipe, self.device, limit_s=limit_s),
-            *(call(each.handle, each.name, "setup", recipe, self.device, model_folder, limit_s=limit_s) for each in generators),
-            *(call(each.handle, each.name, "setup", quarantine_path, limit_s=limit_s) for each in scorers),
+            learner.on_all_ranks("setup", recipe, self.device, limit=limit),
+            *(each.set_up(recipe, self.device, model_folder) for each in self._generators),
+            *(each.set_up(quarantine_path) for each in self._scorers),
         )
-        actors = Actors(learner=learner, generators=tuple(generators), scorers=tuple(scorers), stop_token_ids=others[0].stop_token_ids)
-        return actors, learner_facts
+        stop_token_ids = others[0].stop_token_ids
+        return Actors(learner, tuple(self._generators), tuple(self._scorers), stop_token_ids), learner_facts
+
+    def _moved(self, name: str, place: Place | None) -> None:
+        """A generator has left its place (None), or its replacement has one, perhaps on another node or GPU."""
+        self._places.pop(name, None)
+        if place is not None:
+            self._places[name] = place
+            self._check_gpus()
 
     def _check_gpus(self) -> None:
-        """Each engine must see exactly the GPUs that were reserved for it, and no GPU may have two engines."""
-        learners = {f"learner-{rank}": handle for rank, handle in enumerate(self._ranks)}
-        engines = learners | {f"generator-{index}": handle for index, handle in enumerate(self._generators)}
-        answers = [handle.__ray_call__.remote(_node_and_gpus) for handle in engines.values()]
-        try:
-            found = dict(zip(engines, ray.get(answers, timeout=self.recipe.driver.start_limit_s), strict=True))
-        except ray.exceptions.GetTimeoutError as error:
-            raise ActorError(f"{', '.join(engines)} were not all there within driver.start_limit_s") from error
-        taken = [(node, gpu) for node, gpus in found.values() for gpu in gpus]
-        wrong_number = any(len(gpus) != self.device.gpus_per_engine for _, gpus in found.values())
-        if wrong_number or len(set(taken)) != len(taken):
-            raise RuntimeError(f"each engine needs {self.device.gpus_per_engine} GPUs of its own, Ray gave (node, GPUs): {found}")
+        if not gpus_are_right(self._places.values(), self.device.gpus_per_engine):
+            found = {name: (place.node, place.gpus) for name, place in self._places.items()}
+            whose = "one GPU that all share" if self._shares_gpu else f"{self.device.gpus_per_engine:g} GPUs of its own"
+            raise RuntimeError(f"each engine needs {whose}, Ray gave (node, GPUs): {found}")
+
+    def _check_transport(self) -> None:
+        """
+        Raises:
+            RecipeError: weights go through shared memory, which reaches one node only.
+        """
+        nodes = {name: place.node for name, place in self._places.items()}
+        away = sorted(name for name, node in nodes.items() if name.startswith("generator") and node != nodes["learner-0"])
+        if away and self.device.weight_transport == "shared_memory":
+            raise RecipeError(
+                f"{', '.join(away)} came to another node than learner-0, and driver.weight_transport is shared_memory "
+                f"({self.device.transport_reason}), which reaches one node only: lower generator.replicas so that all fit on one node, "
+                "or use GPUs, between which weights go by NCCL."
+            )
 
     async def stop(self) -> None:
         """Let each actor end its processes, then end the actors; one that does not answer is ended all the same."""
-        handles = [*self._ranks, *self._generators, *self._scorers]
-        endings = (call(handle, "actor", "shutdown", limit_s=SHUTDOWN_LIMIT_S) for handle in handles)
-        await asyncio.gather(*endings, return_exceptions=True)
-        for handle in handles:
-            ray.kill(handle)
+        actors: list[PlacedActor | Replaceable] = [*self._ranks, *self._generators, *self._scorers]
+        await asyncio.gather(*(each.end() for each in actors), return_exceptions=True)
         if self._learner is not None:
             self._learner.remove_published()
         if self._rank_group is not None:
@@ -166,13 +211,17 @@ async def placement(recipe: Recipe, device: Device) -> AsyncIterator[Placement]:
         await placed.stop()
 
 
+def gpus_are_right(places: Collection[Place], gpus_per_engine: float) -> bool:
+    """Whether each engine sees exactly the GPUs that were reserved for it: its own, or the same one as the others where it got a part."""
+    taken = [(place.node, gpu) for place in places for gpu in place.gpus]
+    if any(len(place.gpus) != ceil(gpus_per_engine) for place in places):
+        return False
+    return len(set(taken)) <= 1 if 0 < gpus_per_engine < 1 else len(set(taken)) == len(taken)
+
+
 def _create(actor_class: type, name: str, *arguments: Any, **options: Any) -> Any:
     return ray.remote(actor_class).options(name=name, **options).remote(*arguments)
 
 
 def _rendezvous(_: Any) -> Rendezvous:
     return Rendezvous(ray.util.get_node_ip_address(), free_port())
-
-
-def _node_and_gpus(_: Any) -> tuple[str, list[int]]:
-    return ray.get_runtime_context().get_node_id(), ray.get_gpu_ids()

@@ -59,6 +59,9 @@ class Scorer:
     which a reward function fails; the others do not notice, apart from the wait. All pay 0, and format_reward still says what the tags say.
     """
 
+    name = "scorer"
+    """Where Ray gives it no name of its own."""
+
     def __init__(
         self, limit_s: float = 5.0, memory_bytes: int = 2 << 30, num_processes: int = 1, functions: Sequence[FunctionSource] = ()
     ) -> None:

@@ -6,7 +6,7 @@ recipe its [advantage] section.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
+from math import fsum, sqrt
 from typing import assert_never
 
 from mathrl_ray.config import AdvantageSection, RecipeError
@@ -34,8 +34,8 @@ def group_normalised(rewards: Sequence[float], *, divide_by_std: bool, epsilon: 
     [0.5, -0.5, -0.5, 0.5]
     """
     values = _checked(rewards)
-    # statistics.mean is exact before its one rounding (fmean is not), so the mean of equal rewards is that reward.
-    baseline = mean(values)
+    # fsum is exact before its one rounding, but n r / n may still not be r.
+    baseline = values[0] if min(values) == max(values) else fsum(values) / len(values)
     centred = [value - baseline for value in values]
     return _divided(centred, values, epsilon) if divide_by_std else centred
 
@@ -120,7 +120,10 @@ def _from_function(function: AdvantageFunction, group: RewardGroup) -> list[floa
 
 
 def _divided(advantages: Sequence[float], rewards: Sequence[float], epsilon: float) -> list[float]:
-    scale = stdev(rewards) + epsilon
+    baseline = fsum(rewards) / len(rewards)
+    largest = max(abs(reward - baseline) for reward in rewards) or 1.0  # squares of what is left cannot overflow
+    variance = fsum(((reward - baseline) / largest) ** 2 for reward in rewards) / (len(rewards) - 1)
+    scale = largest * sqrt(variance) + epsilon
     return [advantage / scale for advantage in advantages]
 
 

@@ -67,7 +67,8 @@ def rewarded(grade: Grade, settings: RewardSection, *, step: int, num_tokens: in
     if settings.length != 0:
         parts.setdefault(LENGTH, length_part(grade.answer_reward, num_tokens, max_tokens))
     graders_own = {} if grade.parts else {"answer": grade.answer_reward, "format": grade.format_reward}
-    return replace(grade, reward=weighted_sum(graders_own | parts, settings, step), parts=parts)
+    reward = weighted_sum(graders_own | parts, settings, step)
+    return grade if reward == grade.reward and not parts else replace(grade, reward=reward, parts=parts)
 
 
 def weighted_sum(parts: Mapping[str, float], settings: RewardSection, step: int) -> float:

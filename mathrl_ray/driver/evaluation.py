@@ -3,17 +3,22 @@
     evaluate   the test problems, with every prompt of eval.prompts, at a stage's end   <stage>[-<prompt>]-v<policy_version>.parquet
     validate   the validation problems, with the first prompt, for choices              validation-<stage>-step<step>-v<...>.parquet
 
-Called by every stage. Knows the actors' Protocols and the recorder. Both use the weights that the generators hold. Neither counts its
-tokens to the stage's budget: they teach nothing.
+    validate_beside  the same while the loops train on, of weights that stay pinned
+
+Called by every stage and by the loops. Knows the actors' Protocols and the recorder. All use the weights that the generators hold. None
+counts its tokens to the stage's budget: they teach nothing.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from statistics import fmean
 from typing import Any
 
+from mathrl_ray.actors.interfaces import ActorError, Generator
 from mathrl_ray.config import RecipeError
 from mathrl_ray.core.statistics import wilson_interval
-from mathrl_ray.driver.loops import EVALUATION_STEP, generate, make_request, score, sequence_of
+from mathrl_ray.driver.replicas import GivenUpError, Replica
+from mathrl_ray.driver.rollouts import EVALUATION_STEP, generate, make_request, score, sequence_of
 from mathrl_ray.driver.rows import evaluation_row
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.step_warnings import ungraded_warning
@@ -43,7 +48,7 @@ async def evaluate(run: Run, stage: str, step: int) -> dict[str, Any]:
         figures["graders"] = figures_by_grader(rows, run.recipe.eval.graders)
         for name, graders_figures in figures["graders"].items():
             run.console.say(f"{stage}: by the grader {name} {accuracy_text({**figures, **graders_figures})}")
-    run.recorder.metrics(stage, step, run.policy_version, _metrics(figures))
+    run.recorder.metrics(stage, step, run.policy_version, {**_metrics(figures), "spans": run.ledger.take_spans()})
     for prompt in others:
         await _evaluate_too(run, stage, step, prompt)
     return figures
@@ -81,13 +86,48 @@ async def validate(run: Run, stage: str, step: int, *, part: str = "", facts: Ma
         raise RecipeError("there are no validation problems: name a set in data.validation, or raise data.num_validation_problems")
     name = f"{stage}-{part}" if part else stage
     rows = await _sample_and_grade(run, run.validation_problems, f"{name}-validation", VALIDATION_STEP, run.recipe.eval.prompts[0])
+    return _note_validation(run, stage, step, rows, run.policy_version, name=name, facts=facts or {})
+
+
+async def validate_beside(run: Run, stage: str, step: int, on: Replica[Generator] | None, pin: AsyncExitStack) -> None:
+    """`validate` while training goes on, of the weights that `pin` keeps. Entropies are left out: the learner has other weights by now.
+
+    A validation decides nothing by itself, so one whose generator or scorer fails is given up with a warning.
+
+    Args:
+        run: the run.
+        stage: its name.
+        step: the training step whose weights these are.
+        on: the generator that was pinned; None where the only one is.
+        pin: is closed when the responses are there.
+    """
+    group, prompt, version = f"{stage}-validation", run.recipe.eval.prompts[0], run.policy_version
+    try:
+        async with pin:
+            requests, completions = await _sample(run, run.validation_problems, group, VALIDATION_STEP, prompt, on)
+        versions = {held for completion in completions for held, _ in completion.version_runs}
+        if versions != {version}:  # its engine was replaced meanwhile, and got newer weights
+            run.console.say(f"warning: no validation of {stage} step {step}: its generator was replaced meanwhile")
+            return
+        rows = await _grade(run, run.validation_problems, requests, completions, group, prompt)
+    except (ActorError, GivenUpError) as error:
+        run.console.say(f"warning: no validation of {stage} step {step}: {error}")
+        return
+    figures = _note_validation(run, stage, step, rows, version, name=stage, facts={})
+    run.console.say(f"{stage} step {step}: validation {accuracy_text(figures)}")
+
+
+def _note_validation(
+    run: Run, stage: str, step: int, rows: list[dict[str, Any]], version: int, *, name: str, facts: Mapping[str, float]
+) -> dict[str, Any]:
+    """Write the rows and the numbers; returns the figures."""
     # Not <stage>-validation..., which a script that looks for <stage>-v*.parquet would take for the test's.
-    run.recorder.evaluation(f"validation-{name}-step{step}", run.policy_version, rows)
+    run.recorder.evaluation(f"validation-{name}-step{step}", version, rows)
     figures = figures_of(rows)
     low, high = figures["ci95"]
     interval = {"validation_ci95_low": low, "validation_ci95_high": high}
     numbers = {f"validation_{key}": value for key, value in _metrics(figures).items()}
-    run.recorder.metrics(stage, step, run.policy_version, {**(facts or {}), **numbers, **interval})
+    run.recorder.metrics(stage, step, version, {**facts, **numbers, **interval})
     return figures
 
 
@@ -112,33 +152,52 @@ async def _sample_and_grade(
     run: Run, problems: Sequence[Problem], group: str, seed_step: int, prompt: str, *, others_at: int | None = None
 ) -> list[dict[str, Any]]:
     """One evaluation row a problem, in their order; with the training step `others_at`, graded by all of eval.graders."""
+    requests, completions = await _sample(run, problems, group, seed_step, prompt)
+    others = {} if others_at is None else await _other_graders(run, completions, problems, prompt, others_at)
+    entropies = await _entropies(run, requests, completions)
+    return await _grade(run, problems, requests, completions, group, prompt, others=others, entropies=entropies)
+
+
+async def _sample(
+    run: Run, problems: Sequence[Problem], group: str, seed_step: int, prompt: str, on: Replica[Generator] | None = None
+) -> tuple[list[GenerationRequest], list[Completion]]:
+    """One response a problem; the tokens teach nothing, and so do not count to the stage's budget."""
     sampling = run.evaluation_sampling(prompt)
     requests = [make_request(run, problem, f"{group}/{index}", seed_step, 0, sampling, prompt) for index, problem in enumerate(problems)]
-    trained_on_tokens = run.ledger.generated_tokens
-    completions = await generate(run, requests)
-    run.ledger.generated_tokens = trained_on_tokens
+    return requests, await generate(run, requests, on=on, for_learning=False)
+
+
+async def _grade(
+    run: Run,
+    problems: Sequence[Problem],
+    requests: Sequence[GenerationRequest],
+    completions: Sequence[Completion],
+    group: str,
+    prompt: str,
+    *,
+    others: Mapping[str, Sequence[Grade]] | None = None,
+    entropies: Sequence[float] | None = None,
+) -> list[dict[str, Any]]:
+    """One evaluation row a problem, in their order, with the grades that were given and the default's; entropies are null where None."""
+    others = others or {}
     grades = await score(run, completions, [problem.gold for problem in problems], prompt)
-    others = {} if others_at is None else await _other_graders(run, completions, problems, prompt, others_at)
     for name, given in {DEFAULT_GRADER: grades, **others}.items():
         if text := ungraded_warning(given):
             run.console.say(f"warning: {group}, grader {name}: {text}")
-    entropies = await _entropies(run, requests, completions)
     return [
         evaluation_row(
             problem,
             completion,
             grade,
-            sampling,
+            request.sampling,
             prompt_name=run.prompt_named(prompt).name,
             prompt=run.prompt(problem, prompt),
             sample=0,
             seed=request.seed,
-            mean_token_entropy_nats=entropy,
+            mean_token_entropy_nats=None if entropies is None else entropies[index],
             others=[(name, given[index]) for name, given in others.items()],
         )
-        for index, (problem, request, completion, grade, entropy) in enumerate(
-            zip(problems, requests, completions, grades, entropies, strict=True)
-        )
+        for index, (problem, request, completion, grade) in enumerate(zip(problems, requests, completions, grades, strict=True))
     ]
 
 
@@ -157,7 +216,7 @@ async def _other_graders(
 async def _entropies(run: Run, requests: Sequence[GenerationRequest], completions: Sequence[Completion]) -> list[float]:
     """Mean token entropy of each response, from the learner: the full distribution at temperature 1, whatever was sampled at."""
     sequences = [sequence_of(request, completion) for request, completion in zip(requests, completions, strict=True)]
-    with run.ledger.work("learner"):
+    with run.ledger.work("learner-0", "response_statistics"):
         statistics = await run.actors.learner.response_statistics(sequences, OWN_DISTRIBUTION)
     return [statistic.mean_token_entropy_nats for statistic in statistics]
 
@@ -165,7 +224,8 @@ async def _entropies(run: Run, requests: Sequence[GenerationRequest], completion
 def _metrics(figures: dict[str, Any]) -> dict[str, float]:
     """What metrics.jsonl keeps of an evaluation."""
     names = ("accuracy", "format_rate", "num_problems", "num_ungraded", "mean_response_tokens")
-    return {**{name: figures[name] for name in names}, "entropy_nats": figures["mean_entropy_nats"]}
+    numbers = {name: figures[name] for name in names}
+    return numbers if figures["mean_entropy_nats"] is None else {**numbers, "entropy_nats": figures["mean_entropy_nats"]}
 
 
 def figures_by_grader(rows: Sequence[Mapping[str, Any]], graders: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -189,11 +249,15 @@ def _accuracy(outcomes: Sequence[str]) -> dict[str, Any]:
 
 
 def figures_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The figures of one evaluation with one sample a problem (a Wilson interval); what could not be graded is not in the denominator."""
+    """The figures of one evaluation with one sample a problem (a Wilson interval); what could not be graded is not in the denominator.
+
+    mean_entropy_nats is None where the learner was not asked.
+    """
+    entropies = [row["mean_token_entropy_nats"] for row in rows]
     return {
         **_accuracy([row["outcome"] for row in rows]),
         "num_problems": len(rows),
         "format_rate": fmean(row["format_reward"] for row in rows),
-        "mean_entropy_nats": fmean(row["mean_token_entropy_nats"] for row in rows),
+        "mean_entropy_nats": None if None in entropies else fmean(entropies),
         "mean_response_tokens": fmean(row["num_response_tokens"] for row in rows),
     }

@@ -1,48 +1,147 @@
-"""What was spent: seconds of each role, generated tokens, graded responses, optimizer steps.
+"""What was spent: seconds of each role, generated tokens, graded responses, optimizer steps; and when each actor worked at what.
 
 Written by the loops, read by the stages for metrics.jsonl and summary.json. Knows a clock and numbers.
 """
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 ROLES = ("generator", "learner", "scorer")
 
 
-class Ledger:
-    """Counts since the stage began, and since the last `lap`."""
+@dataclass(slots=True)
+class _Busy:
+    """Time during which at least one of several pieces of work goes on: their union, not their sum."""
 
-    def __init__(self) -> None:
-        self.work_s: dict[str, float] = dict.fromkeys(ROLES, 0.0)
-        self.generated_tokens = 0
-        self.graded = 0
-        self.optimizer_steps = 0
-        self._began = self._lap_began = time.monotonic()
-        self._lap_work_s = dict.fromkeys(ROLES, 0.0)
+    num_open: int = 0
+    since_s: float = 0.0
+
+    def enter(self, now_s: float) -> None:
+        if self.num_open == 0:
+            self.since_s = now_s
+        self.num_open += 1
+
+    def leave(self, now_s: float) -> tuple[float, float] | None:
+        """(start, end) where this was the last open piece."""
+        self.num_open -= 1
+        return None if self.num_open else (self.since_s, now_s)
+
+    def cut(self, now_s: float) -> tuple[float, float] | None:
+        """(start, now) of what is still open; it goes on from now."""
+        if not self.num_open:
+            return None
+        start_s, self.since_s = self.since_s, now_s
+        return start_s, now_s
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of a stage, from its beginning."""
+
+    generated_tokens: int = 0
+    """Tokens sampled for learning."""
+    graded: int = 0
+    optimizer_steps: int = 0
+    trained_tokens: int = 0
+    dropped_tokens: int = 0
+    """Of responses that were not trained on: too old, replaced, ungraded."""
+    zero_variance_tokens: int = 0
+    """Of groups whose siblings all earned the same."""
+    redone: int = 0
+    """Requests to an actor that were sent again, since it died, did not answer or refused."""
+
+
+class Ledger:
+    """Counts since the stage began, and since the last `lap`. An actor that does several things at once is busy once."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """
+        Args:
+            clock: seconds since the run began, in which the spans are given.
+        """
+        self._clock = clock
+        self._doing: dict[tuple[str, str], _Busy] = defaultdict(_Busy)
+        self._busy: dict[str, _Busy] = defaultdict(_Busy)
+        self._actors = [f"{role}-0" for role in ROLES]
+        self.begin_stage()
+
+    def begin_stage(self) -> None:
+        """Forget what was counted; nobody may be at work."""
+        self.counts = Counts()
+        self._began_s = self._lap_began_s = self._clock()
+        self._busy_s: dict[str, float] = dict.fromkeys(self._actors, 0.0)
+        self._lap_busy_s: dict[str, float] = dict(self._busy_s)
+        self._spans: list[tuple[str, str, float, float]] = []
+
+    def enrol(self, *actors: str) -> None:
+        """Name actors, so that one that only waits is in its role's mean too; the first of each role need not be named."""
+        self._actors += [actor for actor in actors if actor not in self._actors]
+        for seconds in (self._busy_s, self._lap_busy_s):
+            seconds |= {actor: 0.0 for actor in actors if actor not in seconds}
 
     @contextlib.contextmanager
-    def work(self, role: str) -> Iterator[None]:
-        """Count the block's duration as work of one role."""
-        began = time.monotonic()
+    def work(self, actor: str, what: str) -> Iterator[None]:
+        """Count the block as work of one actor, named <role>-<number>."""
+        now_s = self._clock()
+        self._doing[actor, what].enter(now_s)
+        self._busy[actor].enter(now_s)
         try:
             yield
         finally:
-            elapsed = time.monotonic() - began
-            self.work_s[role] += elapsed
-            self._lap_work_s[role] += elapsed
+            now_s = self._clock()
+            self._note(actor, what, self._doing[actor, what].leave(now_s))
+            self._add(actor, self._busy[actor].leave(now_s))
+
+    def _note(self, actor: str, what: str, span: tuple[float, float] | None) -> None:
+        if span:
+            self._spans.append((actor, what, round(span[0], 4), round(span[1], 4)))
+
+    def _add(self, actor: str, span: tuple[float, float] | None) -> None:
+        if span:
+            for seconds in (self._busy_s, self._lap_busy_s):
+                seconds[actor] = seconds.get(actor, 0.0) + span[1] - span[0]
+
+    @property
+    def now_s(self) -> float:
+        return self._clock()
 
     @property
     def wall_s(self) -> float:
-        return time.monotonic() - self._began
+        return self._clock() - self._began_s
+
+    @property
+    def work_s(self) -> dict[str, float]:
+        """Busy seconds of each role, summed over its actors."""
+        return {role: sum(_of_role(self._busy_s, role)) for role in ROLES}
 
     def lap(self) -> dict[str, float]:
-        """`<role>_work_s` and `<role>_wait_s` since the last lap, and the lap's `step_s`."""
-        now = time.monotonic()
-        wall_s = now - self._lap_began
+        """Since the last lap: its `step_s`, `<role>_work_s` and `<role>_wait_s` (means over the role's actors), `overlap_efficiency`.
+
+        overlap_efficiency is the busy share of the busiest role: 1 where that role never waited, and then nothing more can be hidden.
+        """
+        now_s = self._clock()
+        for (actor, what), doing in self._doing.items():
+            self._note(actor, what, doing.cut(now_s))
+        for actor, busy in self._busy.items():
+            self._add(actor, busy.cut(now_s))
+        wall_s = now_s - self._lap_began_s
         metrics = {"step_s": wall_s}
         for role in ROLES:
-            work_s = min(self._lap_work_s[role], wall_s)
+            seconds = _of_role(self._lap_busy_s, role)
+            work_s = min(sum(seconds) / len(seconds), wall_s)
             metrics |= {f"{role}_work_s": work_s, f"{role}_wait_s": wall_s - work_s}
-        self._lap_began, self._lap_work_s = now, dict.fromkeys(ROLES, 0.0)
+        metrics["overlap_efficiency"] = max(metrics[f"{role}_work_s"] for role in ROLES) / wall_s if wall_s > 0 else 0.0
+        self._lap_began_s, self._lap_busy_s = now_s, dict.fromkeys(self._lap_busy_s, 0.0)
         return metrics
+
+    def take_spans(self) -> list[tuple[str, str, float, float]]:
+        """(actor, what, start_s, end_s) of each piece of work that has ended, or was cut by a lap, since the last call; by start."""
+        spans, self._spans = sorted(self._spans, key=lambda span: span[2]), []
+        return spans
+
+
+def _of_role(seconds: dict[str, float], role: str) -> list[float]:
+    return [value for actor, value in seconds.items() if actor.rpartition("-")[0] == role]

@@ -1,271 +1,235 @@
-"""What moves between the actors: prompts out, trajectory groups back, weights across.
+"""What moves between the actors while a stage trains on rollouts: prompts out, graded groups back, weights across.
 
-For now the loops take turns (driver.max_staleness = 0); records, buffer and version stamps are those of the asynchronous driver.
+    prompt loop     one group of siblings a slot, to the generator with the least to do      waits for a free slot, and for room
+      a group       sampled -> graded -> advantages -> buffered, by itself                   waits for its generator, then for a scorer
+    training loop   a batch of buffered groups -> optimizer step -> published weights        waits for a batch, and for the update before
+      an update     every generator applies the weights, slots fall free, the step is noted  waits for the generators
+      validation    the same weights' accuracy, beside training; they stay pinned meanwhile  waits for its responses
 
-    loop       takes                 gives                      waits for                        woken by
-    rollout    problems              graded trajectory groups   all responses, then all grades   the stage, at each step
-    train      groups of the buffer  an optimizer step          the learner                      a full batch in the buffer
-    sync       the learner's weights a new policy_version       every generator has applied it   an optimizer step
+A group holds one of (driver.max_staleness + 1) * grpo.prompts_per_step slots from its admission until the weights that were trained on it
+are in every generator: core/staleness.py has the states, the formula and its proof. With max_staleness = 0 this is the plain loop: sample a
+batch, train on it, publish, and again.
 
-Order of a publication: optimizer step -> publish -> all generators applied -> policy_version moves -> canary.
-
-Called by the stages. Knows the actors' Protocols only.
+Called by the stages. Knows the actors' Protocols only; nothing here polls, and nothing waits without a limit.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from statistics import fmean
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from itertools import count
 
+from mathrl_ray.actors.interfaces import Generator
 from mathrl_ray.core.groups import ZERO_VARIANCE, with_advantages
-from mathrl_ray.core.reward_weights import rewarded
-from mathrl_ray.core.sampling import request_seed
-from mathrl_ray.core.statistics import max_abs_difference
-from mathrl_ray.driver.rows import trajectory_row
+from mathrl_ray.core.sampling import batch_indices, epoch_order
+from mathrl_ray.core.staleness import STALE, StalenessGate
+from mathrl_ray.driver.canary import canary
+from mathrl_ray.driver.evaluation import accuracy_text, is_validation_step, validate, validate_beside
+from mathrl_ray.driver.replicas import GivenUpError, Replica
+from mathrl_ray.driver.rollouts import Prompt, grade_group, sample_group
 from mathrl_ray.driver.run import Run
-from mathrl_ray.driver.trajectory_buffer import TrajectoryBuffer, staleness
-from mathrl_ray.types import (
-    Completion,
-    GenerationRequest,
-    Grade,
-    Problem,
-    SamplingSettings,
-    ScoreRequest,
-    SftExample,
-    StageSettings,
-    Trajectory,
-    TrajectoryGroup,
-)
+from mathrl_ray.driver.step_record import FAILED, StepRecord
+from mathrl_ray.types import Problem, TrajectoryGroup, WeightManifest
 
-Actor = TypeVar("Actor")
-Item = TypeVar("Item")
-
-CANARY_TOKENS = 16
-EVALUATION_STEP, CANARY_STEP = -1, -2
-"""What stands for the step in seeds of requests that belong to no training step."""
+FEWEST_FAILURES = 8
+"""Prompts that may fail in a row, however small a batch is."""
+AfterStep = Callable[[int, Sequence[TrajectoryGroup], dict[str, float]], None]
 
 
-class CanaryError(RuntimeError):
-    """After a sync the generator and the learner do not hold the same policy."""
+class PolicyLoops:
+    """One stage's loops and what they share."""
 
-
-async def begin_stage(
-    run: Run, stage: str, *, learning_rate: float, num_optimizer_steps: int, part: str = "", facts: Mapping[str, float] | None = None
-) -> None:
-    """Put the start model into the learner and, as policy_version 0, into every generator. This is step 0; training steps count from 1.
-
-    Args:
-        run: the run.
-        stage: its name.
-        learning_rate: of the stage.
-        num_optimizer_steps: the length of its learning-rate schedule.
-        part: names one of several trainings of the stage, so that their dumps do not overwrite each other.
-        facts: more numbers for the row of metrics, to tell such trainings apart there.
-    """
-    settings = StageSettings(
-        model_path=run.model_folder,
-        learning_rate=learning_rate,
-        num_optimizer_steps=num_optimizer_steps,
-        stage=f"{stage}-{part}" if part else stage,
-        dump_folder=str(run.recorder.folder / "dumps"),
-    )
-    with run.ledger.work("learner"):
-        await run.actors.learner.start_stage(settings)
-    if run.canary_limit_nats is None:  # the engines have just opened the same folder: what differs now is precision
-        run.canary_limit_nats = max(run.recipe.driver.canary_max_logprob_diff, 3 * max(await _canary_gaps(run)))
-    run.recorder.metrics(stage, 0, 0, {**(facts or {}), **await sync_weights(run, policy_version=0)})
-
-
-async def sync_weights(run: Run, *, policy_version: int) -> dict[str, float]:
-    """Publish the learner's weights, wait until every generator has applied them, then compare both by the canary.
-
-    Raises:
-        CanaryError: the log-probabilities of the same tokens differ by more than the limit (see `canary`).
-    """
-    with run.ledger.work("learner"):
-        manifest = await run.actors.learner.publish(policy_version)
-    with run.ledger.work("generator"):
-        pauses_s = await asyncio.gather(*(generator.apply_weights(manifest) for generator in run.actors.generators))
-    run.policy_version = policy_version
-    return {"sync_s": max(pauses_s), "canary_max_logprob_diff": await canary(run)}
-
-
-async def canary(run: Run) -> float:
-    """Largest difference, in nats, between what generators and learner say of tokens that each generator samples now.
-
-    Sampling, not scoring of given text: only a decoded token also shows a stale KV cache.
-    """
-    limit = run.recipe.driver.canary_max_logprob_diff if run.canary_limit_nats is None else run.canary_limit_nats
-    gaps = await _canary_gaps(run)
-    for index, gap in enumerate(gaps):
-        if not gap <= limit:  # true for NaN too, which max() would drop
-            raise CanaryError(
-                f"generator-{index} and the learner differ by {gap:.3g} nats at policy version {run.policy_version}, more than {limit:.3g} "
-                f"(the larger of driver.canary_max_logprob_diff = {run.recipe.driver.canary_max_logprob_diff:g} and 3 times the gap before "
-                "any update): a weight did not arrive"
-            )
-    return max(gaps)
-
-
-async def _canary_gaps(run: Run) -> list[float]:
-    """One largest difference a generator, in nats."""
-    gaps = []
-    for generator in run.actors.generators:
-        with run.ledger.work("generator"):
-            completions = await generator.generate(run.canary_requests)
-        sequences = [sequence_of(request, completion) for request, completion in zip(run.canary_requests, completions, strict=True)]
-        with run.ledger.work("learner"):
-            statistics = await run.actors.learner.response_statistics(sequences, run.canary_requests[0].sampling)
-        learner_logprobs = [statistic.logprobs for statistic in statistics]
-        gaps.append(max_abs_difference(learner_logprobs, [completion.logprobs for completion in completions]))
-    return gaps
-
-
-def canary_requests(run: Run) -> list[GenerationRequest]:
-    """The fixed prompts of the canary, drawn as the model's own distribution has it."""
-    sampling = SamplingSettings(temperature=1.0, max_tokens=CANARY_TOKENS)
-    problems = run.train_problems[: run.recipe.driver.canary_prompts]
-    return [make_request(run, problem, f"canary/{index}", CANARY_STEP, 0, sampling) for index, problem in enumerate(problems)]
-
-
-async def rollout(run: Run, stage: str, step: int, problems: Sequence[Problem]) -> list[TrajectoryGroup]:
-    """Sample and grade `grpo.group_size` responses a problem; one group each, in the problems' order."""
-    group_size = run.recipe.grpo.group_size
-    requests = [
-        make_request(run, problem, f"{stage}-{step}/{index}", step, sample, run.training_sampling)
-        for index, problem in enumerate(problems)
-        for sample in range(group_size)
-    ]
-    asked = [problem for problem in problems for _ in range(group_size)]
-    completions = await generate(run, requests)
-    grades = await _rewards(run, completions, asked, step)
-    trajectories = [
-        Trajectory(request.group_id, request.sample, request.problem_id, request.prompt_ids, completion, grade)
-        for request, completion, grade in zip(requests, completions, grades, strict=True)
-    ]
-    groups = [tuple(trajectories[start : start + group_size]) for start in range(0, len(trajectories), group_size)]
-    return [TrajectoryGroup(group[0].group_id, group[0].problem_id, group) for group in groups]
-
-
-async def _rewards(run: Run, completions: Sequence[Completion], problems: Sequence[Problem], step: int) -> list[Grade]:
-    """Grades with the reward that is trained on: the recipe's function or the grader, and its weights at this step."""
-    reward, max_tokens = run.recipe.reward, run.recipe.generator.max_tokens
-    golds = [problem.gold for problem in problems]
-    grades = await score(run, completions, golds, problems=problems, function=reward.function, step=step)
-    return [
-        rewarded(grade, reward, step=step, num_tokens=len(completion.token_ids), max_tokens=max_tokens)
-        for grade, completion in zip(grades, completions, strict=True)
-    ]
-
-
-async def train_on_buffer(run: Run, buffer: TrajectoryBuffer, stage: str, step: int) -> dict[str, float]:
-    """One batch of groups from the buffer through the learner, then the sync. Returns the step's metrics.
-
-    Where every group is dropped there is nothing to learn: no optimizer step, no publication. A skipped update publishes nothing either.
-    """
-    grpo = run.recipe.grpo
-    groups = [
-        with_advantages(group, run.recipe.advantage, max_tokens=run.recipe.generator.max_tokens, function=run.advantage_function)
-        for group in buffer.take(grpo.prompts_per_step, run.policy_version)
-    ]
-    ages = {group.group_id: staleness(group, run.policy_version) for group in groups}
-    batch = [trajectory for group in groups for trajectory in group.trajectories if trajectory.drop_reason is None]
-    metrics: dict[str, float] = {
-        "staleness_mean": sum(ages.values()) / len(ages),
-        "staleness_max": max(ages.values()),
-        "zero_variance_fraction": fmean(any(each.drop_reason == ZERO_VARIANCE for each in group.trajectories) for group in groups),
-    }
-    learner_logprobs: dict[tuple[str, int], tuple[float, ...]] = {}
-    if batch:
-        with run.ledger.work("learner"):
-            update = await run.actors.learner.train_policy(batch, run.training_sampling)
-        run.ledger.optimizer_steps += update.num_optimizer_steps
-        learner_logprobs = {
-            (trajectory.group_id, trajectory.sample): logprobs for trajectory, logprobs in zip(batch, update.learner_logprobs, strict=True)
-        }
-        metrics |= update.metrics
-        if update.num_optimizer_steps:  # a skipped update has changed nothing
-            metrics |= await sync_weights(run, policy_version=run.policy_version + 1)
-    rows = [
-        trajectory_row(
-            trajectory,
-            learner_logprobs.get((trajectory.group_id, trajectory.sample)),
-            consumed_step=step,
-            staleness=ages[trajectory.group_id],
+    def __init__(self, run: Run, stage: str, num_steps: int, after_step: AfterStep) -> None:
+        """
+        Args:
+            run: the run; the stage has begun.
+            stage: its name.
+            num_steps: batches to train on; fewer where grpo.num_epochs ends before.
+            after_step: told of each step's groups and numbers, in order.
+        """
+        grpo, driver = run.recipe.grpo, run.recipe.driver
+        self._run, self._stage, self._after_step = run, stage, after_step
+        self._gate = StalenessGate(
+            batch_groups=grpo.prompts_per_step,
+            max_staleness=driver.max_staleness,
+            on_stale=driver.on_stale,
+            total_groups=None if grpo.num_epochs else num_steps * grpo.prompts_per_step,
         )
-        for group in groups
-        for trajectory in group.trajectories
-    ]
-    run.recorder.trajectories(stage, step, rows)
-    return metrics
+        self._buffered: dict[int, TrajectoryGroup] = {}
+        self._record = StepRecord(run, stage)
+        self._num_replaced = self._failed_in_a_row = 0
+        self._num_taken = 0
+        # Each piece of work has a limit of its own; this one names what stands still, should one not be kept.
+        self._limit_s = sum((run.recipe.generator.limit_s, run.recipe.learner.limit_s, driver.sync_limit_s, driver.start_limit_s))
+
+    async def train(self) -> int:
+        """Run the loops until the last step is published and noted. Returns the number of steps.
+
+        Raises:
+            ActorError, CanaryError, StalenessError, WaitError, FloatingPointError, ValueError: the first that any loop met.
+        """
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                prompts = self._tasks.create_task(self._prompt_loop(), name="prompt loop")
+                num_steps = await self._training_loop()
+                prompts.cancel()
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
+        return num_steps
+
+    async def _prompt_loop(self) -> None:
+        size = self._run.recipe.grpo.group_size
+        for prompt in prompt_stream(self._run):
+            await self._until(
+                lambda: self._gate.can_admit and self._run.generators.least_loaded(size) is not None,
+                "a slot and a generator with room",
+            )
+            replica = self._run.generators.least_loaded(size)
+            self._tasks.create_task(self._group(self._gate.admit(), prompt, replica))
+            await asyncio.sleep(0)  # the group's task takes its place on the replica before the next one is looked for
+        self._gate.close()
+        self._run.changes.ring()
+
+    async def _group(self, number: int, prompt: Prompt, replica: Replica[Generator] | None) -> None:
+        """One group's way from its prompt to the buffer."""
+        group: TrajectoryGroup | None = None
+        try:
+            group = await sample_group(self._run, self._stage, prompt, replica)
+            self._gate.generated(number, group.min_policy_version)
+            self._record.sampled(number)
+            group = await grade_group(self._run, group, prompt.problem, self._step_of_reward(prompt.step))
+        except GivenUpError as error:
+            self._give_up(number, prompt.problem, group, error)
+        else:
+            self._failed_in_a_row = 0
+            self._buffer(number, self._with_advantages(group))
+        self._run.changes.ring()
+
+    def _step_of_reward(self, step: int) -> int:
+        """The training step that a group admitted for `step` is paid as: where groups were replaced it is consumed before that."""
+        return min(step, self._num_taken + 1 + self._run.recipe.driver.max_staleness)
+
+    def _with_advantages(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        recipe = self._run.recipe
+        return with_advantages(group, recipe.advantage, max_tokens=recipe.generator.max_tokens, function=self._run.advantage_function)
+
+    def _buffer(self, number: int, group: TrajectoryGroup) -> None:
+        grpo = self._run.recipe.grpo
+        teaches_nothing = any(trajectory.drop_reason == ZERO_VARIANCE for trajectory in group.trajectories)
+        if grpo.dynamic_sampling and teaches_nothing and self._num_replaced < grpo.max_replaced * grpo.prompts_per_step:
+            self._num_replaced += 1
+            self._gate.drop(number, ZERO_VARIANCE)
+            self._record.dropped(number, group, ZERO_VARIANCE)
+            return
+        self._buffered[number] = group
+        self._gate.scored(number)
+        self._drop_stale()
+
+    def _give_up(self, number: int, problem: Problem, group: TrajectoryGroup | None, error: GivenUpError) -> None:
+        """Drop a prompt that always fails; another takes its slot.
+
+        Raises:
+            GivenUpError: a whole batch of prompts has failed in a row: it is not the prompts' fault.
+        """
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row >= max(FEWEST_FAILURES, self._run.recipe.grpo.prompts_per_step):
+            raise GivenUpError(f"{self._failed_in_a_row} prompts in a row failed, the last one ({problem.problem_id}): {error}") from error
+        self._gate.drop(number, FAILED)
+        self._record.dropped(number, group, FAILED)  # sampled to its end where only its grading failed
+        self._run.console.say(f"warning: {problem.problem_id} is dropped: {error}")
+
+    async def _training_loop(self) -> int:
+        update: asyncio.Task[None] | None = None
+        step = 0
+        while True:
+            await self._until(lambda: self._gate.batch_ready or self._gate.exhausted, "a batch of graded groups")
+            if not self._gate.batch_ready:
+                break
+            step += 1
+            groups = self._take(step)
+            has_learned = await self._record.train(groups)
+            self._gate.stepped(published=has_learned)
+            self._run.changes.ring()
+            if update is not None:
+                await update
+            manifest = await self._run.weights.publish(self._gate.learner_version) if has_learned else None
+            update = self._tasks.create_task(self._update(step, manifest), name=f"update of step {step}")
+            if self._joins(manifest):
+                await update
+        if update is not None:
+            await update
+        await self._record.close(step)
+        return step
+
+    def _take(self, step: int) -> list[TrajectoryGroup]:
+        """The next batch, in the order of admission, which does not depend on who was fastest."""
+        counts, numbers = self._gate.counts(), sorted(self._gate.take())
+        self._num_taken = step
+        self._drop_stale()
+        self._num_replaced = 0
+        groups = {number: self._buffered.pop(number) for number in numbers}
+        self._record.begin(step, groups, self._gate.learner_version, counts)
+        return list(groups.values())
+
+    def _drop_stale(self) -> None:
+        for number in self._gate.stale():
+            self._record.dropped(number, self._buffered.pop(number), STALE)
+            self._run.changes.ring()
+
+    def _joins(self, manifest: WeightManifest | None) -> bool:
+        """Whether the learner waits for the update: for a canary, which needs it unchanged; where it sends the weights itself, which it
+        could only do after the next step; and where nothing is to overlap."""
+        sends = manifest is not None and manifest.transport != "shared_memory"
+        return self._run.recipe.driver.max_staleness == 0 or self._is_probed(manifest) or sends
+
+    def _is_probed(self, manifest: WeightManifest | None) -> bool:
+        """Whether the canary looks at this publication."""
+        return manifest is not None and manifest.policy_version % self._run.recipe.driver.canary_every == 0
+
+    async def _update(self, step: int, manifest: WeightManifest | None) -> None:
+        """Bring what a step has published to the generators, free its slots, and note the step."""
+        metrics: dict[str, float] = {}
+        if manifest is not None:
+            metrics |= await self._run.weights.apply(manifest)
+            self._gate.applied()
+            self._run.changes.ring()
+            if self._is_probed(manifest):
+                metrics["canary_max_logprob_diff"] = await canary(self._run)
+        groups, metrics = await self._record.finish(step, metrics)
+        self._after_step(step, groups, metrics)
+        if is_validation_step(self._run, step):
+            await self._validate(step)
+
+    async def _validate(self, step: int) -> None:
+        if self._run.recipe.driver.max_staleness == 0:
+            figures = await validate(self._run, self._stage, step)
+            self._run.console.say(f"{self._stage} step {step}: validation {accuracy_text(figures)}")
+            return
+        stack = AsyncExitStack()
+        replica = await stack.enter_async_context(self._run.weights.pinned())  # before the next update can begin
+        self._tasks.create_task(validate_beside(self._run, self._stage, step, replica, stack), name=f"validation of step {step}")
+
+    async def _until(self, holds: Callable[[], bool], what: str) -> None:
+        keys = "generator.limit_s, learner.limit_s, driver.sync_limit_s and driver.start_limit_s together"
+        await self._run.changes.until(holds, lambda: f"{what} ({keys}); groups: {self._gate.counts()}", self._limit_s)
 
 
-async def generate(run: Run, requests: Sequence[GenerationRequest]) -> list[Completion]:
-    """Responses to requests, in their order, from all generators at once."""
-    with run.ledger.work("generator"):
-        parts = await asyncio.gather(*(generator.generate(part) for generator, part in _shares(run.actors.generators, requests)))
-    completions = _in_order(parts)
-    run.ledger.generated_tokens += sum(len(completion.token_ids) for completion in completions)
-    return completions
+def prompt_stream(run: Run) -> Iterator[Prompt]:
+    """The prompts in the order of admission: shuffled epochs, endless or grpo.num_epochs of them."""
+    grpo, problems, seed = run.recipe.grpo, run.train_problems, run.recipe.run.seed
+    num_problems, size = len(problems), grpo.prompts_per_step
+    for step in count(1):
+        if grpo.num_epochs:
+            places = range((step - 1) * size, min(step * size, num_problems * grpo.num_epochs))
+            chosen = [epoch_order(num_problems, seed, place // num_problems)[place % num_problems] for place in places]
+        else:
+            chosen = batch_indices(num_problems, size, step - 1, seed)
+        if not chosen:
+            return
+        for index, number in enumerate(chosen):
+            yield Prompt(step, index, problems[number], repeat=chosen[:index].count(number))
 
 
-async def score(
-    run: Run,
-    completions: Sequence[Completion],
-    golds: Sequence[str],
-    prompt: str | None = None,
-    *,
-    problems: Sequence[Problem] | None = None,
-    function: str = "",
-    step: int = 0,
-) -> list[Grade]:
-    """Grades of responses, in their order, from all scorers at once.
-
-    Args:
-        run: the run.
-        completions: the responses.
-        golds: one answer a response.
-        prompt: the recipe's word for the prompt that they answer, by default data.prompt; it says where a response says its answer.
-        problems: one a response; needed where there is a function.
-        function: a reward function, as the recipe names it, in the grader's place; "" for none.
-        step: the training step, for the function.
-    """
-    style = run.prompt_named(prompt).style
-    requests = [
-        ScoreRequest(response=completion.text, gold=gold, finish_reason=completion.finish_reason, style=style)
-        for completion, gold in zip(completions, golds, strict=True)
-    ]
-    if function:
-        assert problems is not None
-        requests = [
-            replace(request, function=function, problem=problem, prompt=run.prompt(problem, prompt), step=step)
-            for request, problem in zip(requests, problems, strict=True)
-        ]
-    with run.ledger.work("scorer"):
-        parts = await asyncio.gather(*(scorer.score(part) for scorer, part in _shares(run.actors.scorers, requests)))
-    run.ledger.graded += len(requests)
-    return _in_order(parts)
-
-
-def _shares(actors: Sequence[Actor], items: Sequence[Item]) -> list[tuple[Actor, Sequence[Item]]]:
-    """Every k-th item for each of k actors, so that long prompts of one data set's end do not meet in one actor."""
-    return [(actor, items[index :: len(actors)]) for index, actor in enumerate(actors)]
-
-
-def _in_order(parts: Sequence[Sequence[Item]]) -> list[Item]:
-    """The inverse of `_shares`."""
-    total = sum(len(part) for part in parts)
-    return [parts[index % len(parts)][index // len(parts)] for index in range(total)]
-
-
-def make_request(
-    run: Run, problem: Problem, group_id: str, step: int, sample: int, sampling: SamplingSettings, prompt: str | None = None
-) -> GenerationRequest:
-    """One request; `prompt` is the recipe's word for it, by default data.prompt, and `sampling` must hold its stop strings."""
-    seed = request_seed(run.recipe.run.seed, problem.problem_id, step, sample)
-    return GenerationRequest(group_id, sample, problem.problem_id, run.prompt_ids(problem, prompt), seed, sampling)
-
-
-def sequence_of(request: GenerationRequest, completion: Completion) -> SftExample:
-    return SftExample(prompt_ids=request.prompt_ids, response_ids=completion.token_ids)
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What a person should read: the first error that was not caused by the end of the others."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -43,10 +43,17 @@ class Recorder:
     def environment(self, facts: Mapping[str, Any]) -> None:
         self._write_json("environment.json", facts)
 
-    def metrics(self, stage: str, step: int, policy_version: int, numbers: Mapping[str, float]) -> None:
-        """One row; `step` is explicit, so that an evaluation never hides training at the same step."""
+    def elapsed_s(self) -> float:
+        """Seconds since the run began: time_s, and the clock of all spans."""
+        return time.monotonic() - self._began
+
+    def metrics(self, stage: str, step: int, policy_version: int, numbers: Mapping[str, Any]) -> None:
+        """One row; `step` is explicit, so that an evaluation never hides training at the same step.
+
+        numbers: floats and integers by name; a training step's `spans` are [actor, what, start_s, end_s] each.
+        """
         row = {
-            "time_s": round(time.monotonic() - self._began, 3),
+            "time_s": round(self.elapsed_s(), 3),
             "stage": stage,
             "step": step,
             "policy_version": policy_version,

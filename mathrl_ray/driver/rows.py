@@ -60,6 +60,7 @@ TRAJECTORY_SCHEMA = pa.schema(
         ("consumed_step", pa.int64()),
         ("staleness", pa.int64()),
         ("drop_reason", pa.string()),
+        ("num_stale_kv_tokens", pa.int64()),
     ]
 )
 """One row a trajectory; learner_logprobs is null where it was dropped before the learner saw it. `trajectory_schema` adds the parts that a
@@ -84,7 +85,7 @@ def evaluation_row(
     prompt: str,
     sample: int,
     seed: int,
-    mean_token_entropy_nats: float,
+    mean_token_entropy_nats: float | None,
     others: Sequence[tuple[str, Grade]] = (),
 ) -> dict[str, Any]:
     return {
@@ -122,8 +123,22 @@ def own_parts(grade: Grade) -> dict[str, float]:
 
 
 def trajectory_row(
-    trajectory: Trajectory, learner_logprobs: tuple[float, ...] | None, *, consumed_step: int, staleness: int
+    trajectory: Trajectory,
+    learner_logprobs: tuple[float, ...] | None,
+    *,
+    consumed_step: int | None,
+    staleness: int,
+    keeps_kv: bool = False,
 ) -> dict[str, Any]:
+    """One row.
+
+    Args:
+        trajectory: the record.
+        learner_logprobs: [T], None where the learner has not seen it.
+        consumed_step: the step that trained on its group, None where the whole group was dropped.
+        staleness: at that step, or when it was dropped.
+        keeps_kv: the KV cache survives updates, so what follows a response's first version was sampled with an older cache.
+    """
     completion, grade = trajectory.completion, trajectory.grade
     return {
         "group_id": trajectory.group_id,
@@ -142,4 +157,5 @@ def trajectory_row(
         "consumed_step": consumed_step,
         "staleness": staleness,
         "drop_reason": trajectory.drop_reason,
+        "num_stale_kv_tokens": sum(num_tokens for _, num_tokens in completion.version_runs[1:]) if keeps_kv else 0,
     }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mathrl_ray.actors.interfaces import Actors
+from mathrl_ray.actors.interfaces import Actors, Generator, Scorer
 from mathrl_ray.config import Recipe
 from mathrl_ray.core.advantages import AdvantageFunction
 from mathrl_ray.core.prompts import PROMPT_NAMES, Prompt, fill, named_prompt
@@ -15,7 +15,13 @@ from mathrl_ray.data.traces import SftRow
 from mathrl_ray.driver.console import Console
 from mathrl_ray.driver.ledger import Ledger
 from mathrl_ray.driver.recorder import Recorder
+from mathrl_ray.driver.replicas import Replicas
+from mathrl_ray.driver.waiting import Changes
+from mathrl_ray.driver.weights import Weights
 from mathrl_ray.types import GenerationRequest, Problem, SamplingSettings
+
+SCORER_ROOM = 1024
+"""Responses that a scorer may have in its own queue."""
 
 
 @dataclass
@@ -43,12 +49,38 @@ class Run:
     canary_requests: list[GenerationRequest] = field(default_factory=list)
     canary_limit_nats: float | None = None
     """The larger of driver.canary_max_logprob_diff and 3 times the gap before any update; measured when the first stage begins."""
-    policy_version: int = 0
-    """Publications of weights since the stage began."""
-    ledger: Ledger = field(default_factory=Ledger)
+    changes: Changes = field(default_factory=Changes)
+    """Rung whenever something changes that a loop may wait for."""
+    ledger: Ledger = field(init=False)
     """Of the present stage."""
+    generators: Replicas[Generator] = field(init=False)
+    scorers: Replicas[Scorer] = field(init=False)
+    weights: Weights = field(init=False)
     stages: list[dict[str, Any]] = field(default_factory=list)
     """Summaries of the finished stages."""
+
+    def __post_init__(self) -> None:
+        recipe, driver = self.recipe, self.recipe.driver
+        self.ledger = Ledger(self.recorder.elapsed_s)
+        shared = (self.changes, self.ledger, driver)
+        generator = recipe.generator
+
+        def say(text: str) -> None:
+            self.console.say(text)
+
+        self.generators = Replicas(self.actors.generators, *shared, room=generator.max_sequences, limit_s=generator.limit_s, say=say)
+        self.scorers = Replicas(self.actors.scorers, *shared, room=SCORER_ROOM, limit_s=recipe.scorer.limit_s * SCORER_ROOM, say=say)
+        self.weights = Weights(self.actors.learner, self.generators, *shared)
+
+    async def close(self) -> None:
+        """End replacements of failed actors that still go on."""
+        await self.generators.close()
+        await self.scorers.close()
+
+    @property
+    def policy_version(self) -> int:
+        """Of the weights that the generators hold."""
+        return self.weights.policy_version
 
     @property
     def training_sampling(self) -> SamplingSettings:

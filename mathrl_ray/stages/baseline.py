@@ -5,8 +5,8 @@ Called by jobs/baseline.py and by the study.
 
 from typing import Any
 
+from mathrl_ray.driver.canary import begin_stage
 from mathrl_ray.driver.evaluation import evaluate
-from mathrl_ray.driver.loops import begin_stage
 from mathrl_ray.driver.run import Run
 
 

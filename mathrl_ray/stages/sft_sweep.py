@@ -16,9 +16,9 @@ from rich.table import Table
 
 from mathrl_ray.core.sampling import epoch_order
 from mathrl_ray.data.traces import SftRow
+from mathrl_ray.driver.canary import sync_weights
 from mathrl_ray.driver.console import LOG_WIDTH
 from mathrl_ray.driver.evaluation import validate
-from mathrl_ray.driver.loops import sync_weights
 from mathrl_ray.driver.run import Run
 from mathrl_ray.stages.sft_training import train_on
 from mathrl_ray.types import StageSettings
@@ -72,7 +72,7 @@ async def _train_size(run: Run, stage: str, traces: Sequence[SftRow]) -> SizeRes
 async def _bring_back(run: Run, stage: str, folder: Path, best: SizeResult) -> None:
     """Load a saved model into the learner and the generators, as the policy version that it was."""
     settings = StageSettings(model_path=str(folder), learning_rate=run.recipe.sft.learning_rate, num_optimizer_steps=1, stage=stage)
-    with run.ledger.work("learner"):
+    with run.ledger.work("learner-0", "start_stage"):
         await run.actors.learner.start_stage(settings)
     sync = await sync_weights(run, policy_version=best.policy_version)
     run.recorder.metrics(stage, best.num_steps, best.policy_version, {"sft_size": best.num_traces, **sync})

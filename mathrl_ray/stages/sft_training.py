@@ -10,8 +10,8 @@ from typing import Any
 from mathrl_ray.core.sampling import epoch_order
 from mathrl_ray.core.tokenization import tokenize_apart
 from mathrl_ray.data.traces import SftRow
+from mathrl_ray.driver.canary import begin_stage, sync_weights
 from mathrl_ray.driver.evaluation import accuracy_text, is_validation_step, validate
-from mathrl_ray.driver.loops import begin_stage, sync_weights
 from mathrl_ray.driver.prefetch import Prefetch
 from mathrl_ray.driver.run import Run
 from mathrl_ray.recipe_checks import num_sft_steps
@@ -50,10 +50,10 @@ async def train_on(run: Run, stage: str, traces: Sequence[SftRow], *, part: str 
 
 
 async def _step(run: Run, stage: str, step: int, num_steps: int, batch: list[SftExample], facts: Mapping[str, float]) -> None:
-    with run.ledger.work("learner"):
+    with run.ledger.work("learner-0", "train_sft"):
         metrics = await run.actors.learner.train_sft(batch)
-    run.ledger.optimizer_steps += 1 - int(metrics.get("skipped_updates", 0))
-    run.recorder.metrics(stage, step, run.policy_version, {**facts, **metrics, **run.ledger.lap()})
+    run.ledger.counts.optimizer_steps += 1 - int(metrics.get("skipped_updates", 0))
+    run.recorder.metrics(stage, step, run.policy_version, {**facts, **metrics, **run.ledger.lap(), "spans": run.ledger.take_spans()})
     run.console.step(stage, step, num_steps, {"loss": metrics["loss"], "entropy": metrics["entropy_nats"]})
 
 

@@ -17,7 +17,7 @@ from mathrl_ray.stages.sft import run_sft
 async def run_study(run: Run, stages: Sequence[StageName]) -> None:
     """Run the stages in order; summary.json is written after each, so a later failure loses nothing."""
     for stage in stages:
-        run.ledger, run.policy_version = Ledger(), 0
+        run.ledger.begin_stage()
         figures = await _run_stage(run, stage)
         run.stages.append({"name": stage, **figures, **_spent(run.ledger)})
         run.recorder.summary(run.stages)
@@ -39,9 +39,13 @@ async def _run_stage(run: Run, stage: StageName) -> dict[str, Any]:
 
 def _spent(ledger: Ledger) -> dict[str, Any]:
     return {
-        "generated_tokens": ledger.generated_tokens,
-        "graded": ledger.graded,
-        "optimizer_steps": ledger.optimizer_steps,
+        "generated_tokens": ledger.counts.generated_tokens,
+        "graded": ledger.counts.graded,
+        "optimizer_steps": ledger.counts.optimizer_steps,
+        "trained_tokens": ledger.counts.trained_tokens,
+        "dropped_tokens": ledger.counts.dropped_tokens,
+        "zero_variance_tokens": ledger.counts.zero_variance_tokens,
+        "redone": ledger.counts.redone,
         "wall_s": round(ledger.wall_s, 3),
         "device_s": {role: round(seconds, 3) for role, seconds in sorted(ledger.work_s.items())},
     }

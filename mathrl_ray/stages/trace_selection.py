@@ -10,7 +10,8 @@ from typing import Literal
 
 from mathrl_ray.config import RecipeError
 from mathrl_ray.data.traces import SftRow
-from mathrl_ray.driver.loops import begin_stage, score
+from mathrl_ray.driver.canary import begin_stage
+from mathrl_ray.driver.rollouts import score
 from mathrl_ray.driver.run import Run
 from mathrl_ray.stages.inputs import check_sizes
 from mathrl_ray.stages.sft_training import examples_in_batches, own_tokenizer, prefetched
@@ -70,7 +71,7 @@ async def _statistics(run: Run, stage: str, traces: Sequence[SftRow]) -> list[Re
     statistics: list[ResponseStatistics] = []
     with prefetched(run, examples_in_batches(traces, own_tokenizer(run), SCORED_AT_ONCE)) as batches:
         async for batch in batches:
-            with run.ledger.work("learner"):
+            with run.ledger.work("learner-0", "response_statistics"):
                 statistics += await run.actors.learner.response_statistics(batch, OWN_DISTRIBUTION)
     return statistics
 

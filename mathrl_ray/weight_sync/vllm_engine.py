@@ -4,6 +4,7 @@ vLLM imports this module in each worker because the generator names `WorkerExten
 the engine. Knows vLLM and shared_memory.py, nothing of Ray or of the learner.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTr
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from mathrl_ray.types import TensorEntry
-from mathrl_ray.weight_sync.shared_memory import read_block
+from mathrl_ray.weight_sync.shared_memory import BlockReader
 
 BACKEND = "mathrl_shared_memory"
 WORKER_EXTENSION = "mathrl_ray.weight_sync.vllm_engine.WorkerExtension"
@@ -29,6 +30,7 @@ class SharedMemoryUpdateInfo(WeightTransferUpdateInfo):
     """Where one publication lies: `WeightManifest` as plain values, since vLLM sends it as a dictionary."""
 
     path: str
+    policy_version: int
     tensors: list[dict[str, Any]]
     """One `TensorEntry` each, as a dictionary."""
 
@@ -44,6 +46,8 @@ class SharedMemoryTransferEngine(WeightTransferEngine[SharedMemoryInitInfo, Shar
         super().__init__(*arguments)
         # Named now: a parameter that is shared (tied head) is listed once, while a reload has taken the sharing apart.
         self._parameter_names = {name for name, _ in self.model.named_parameters()}
+        self._reader = BlockReader()
+        self._loading: SharedMemoryUpdateInfo | None = None
 
     def init_transfer_engine(self, init_info: SharedMemoryInitInfo) -> None:
         pass
@@ -57,15 +61,23 @@ class SharedMemoryTransferEngine(WeightTransferEngine[SharedMemoryInitInfo, Shar
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: SharedMemoryUpdateInfo) -> None:
-        entries = [TensorEntry(**{**entry, "shape": tuple(entry["shape"])}) for entry in update_info.tensors]
-        loaded = self.model.load_weights((name, tensor.clone()) for name, tensor in read_block(update_info.path, entries))
+        self._loading = update_info
+        self._reader.check_version(update_info.path, update_info.policy_version)
+        loaded = self.model.load_weights(self._weights(update_info))
         missing = self._parameter_names - set(loaded)
         if missing:
             raise ValueError(f"{len(missing)} parameters of the generator's model were not sent: {sorted(missing)[:5]}")
 
+    def _weights(self, update_info: SharedMemoryUpdateInfo) -> Iterator[tuple[str, torch.Tensor]]:
+        """Views, not copies: each layer copies what it takes, at the latest in finish_weight_update, and the block stays until then."""
+        entries = [TensorEntry(**{**entry, "shape": tuple(entry["shape"])}) for entry in update_info.tensors]
+        return self._reader.tensors(update_info.path, entries)
+
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
         repack_tied_head(self.model)
+        assert self._loading is not None
+        self._reader.check_version(self._loading.path, self._loading.policy_version)  # the block stayed as it was while it was read
 
     def shutdown(self) -> None:
         pass

@@ -16,8 +16,8 @@ from samples import make_run, recipe_for
 from transformers import AutoTokenizer
 
 from mathrl_ray.actors.placement import placement, plan_device
-from mathrl_ray.driver.loops import begin_stage, canary_requests, rollout, train_on_buffer
-from mathrl_ray.driver.trajectory_buffer import TrajectoryBuffer
+from mathrl_ray.driver.canary import begin_stage, canary_requests
+from mathrl_ray.driver.loops import PolicyLoops
 
 
 async def main(model, folder):
@@ -28,13 +28,11 @@ async def main(model, folder):
         run = make_run(recipe, actors, tokenizer=AutoTokenizer.from_pretrained(model), model_folder=model)
         run.canary_requests = canary_requests(run)
         await begin_stage(run, "grpo", learning_rate=1e-2, num_optimizer_steps=2)
-        buffer = TrajectoryBuffer(capacity_groups=4, max_staleness=0)
-        for group in await rollout(run, "grpo", 1, run.train_problems[:4]):
-            buffer.add(group)
-        metrics = await train_on_buffer(run, buffer, "grpo", 1)
+        steps: list[dict[str, float]] = []
+        await PolicyLoops(run, "grpo", 1, lambda step, groups, metrics: steps.append(metrics)).train()
         names = sorted(list_named_actors())
     states = [group["state"] for group in placement_group_table().values()]
-    print(json.dumps({"metrics": metrics, "names": names, "left": list_named_actors(), "placement_groups": states}))
+    print(json.dumps({"metrics": steps[0], "names": names, "left": list_named_actors(), "placement_groups": states}))
 
 
 if __name__ == "__main__":

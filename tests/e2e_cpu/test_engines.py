@@ -14,7 +14,8 @@ from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.actors.learner import Learner
 from mathrl_ray.core.statistics import max_abs_difference, mean_importance_ratio
 from mathrl_ray.device import choose_device
-from mathrl_ray.driver.loops import CanaryError, begin_stage, canary, make_request, rollout, sequence_of, sync_weights
+from mathrl_ray.driver.canary import CanaryError, begin_stage, canary, sync_weights
+from mathrl_ray.driver.rollouts import make_request, rollout, sequence_of
 from mathrl_ray.types import StageSettings
 
 pytestmark = pytest.mark.timeout(240)

@@ -92,7 +92,7 @@ def test_an_own_prompt_goes_by_its_files_name(run_with):
 
 def test_a_validation_has_problems_and_seeds_of_its_own_and_is_logged_with_their_number(run_with, diary):
     run = run_with()
-    run.policy_version = 4
+    run.weights.policy_version = 4
     figures = asyncio.run(validate(run, "grpo", step=7))
     rows = rows_of(run, "validation-grpo-step7-v4")
     assert [row["problem_id"] for row in rows] == [problem.problem_id for problem in run.validation_problems]
@@ -108,7 +108,7 @@ def test_a_validation_is_no_evaluation_of_the_stage_and_costs_it_no_tokens(run_w
     run = run_with()
     asyncio.run(validate(run, "grpo", step=7))
     assert not list((run.recorder.folder / "evaluations").glob("grpo-v*.parquet"))
-    assert run.ledger.generated_tokens == 0
+    assert run.ledger.counts.generated_tokens == 0
     assert "accuracy" not in metrics_of(run)[0]
 
 

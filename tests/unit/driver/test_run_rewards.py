@@ -12,7 +12,7 @@ from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.actors.own_rewards import function_sources
 from mathrl_ray.actors.scorer import Scorer
 from mathrl_ray.driver.evaluation import evaluate, figures_by_grader
-from mathrl_ray.driver.loops import rollout
+from mathrl_ray.driver.rollouts import rollout
 from mathrl_ray.stages.grpo import run_grpo
 from mathrl_ray.stages.study import run_study
 

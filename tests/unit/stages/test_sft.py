@@ -120,7 +120,7 @@ def test_all_traces_are_learned_once_an_epoch_in_another_order_each_time(run_wit
     first, second = trained_on(run)[:10], trained_on(run)[10:]
     assert sorted(first) == sorted(second) == sorted(f"r{index}" for index in range(10))
     assert first != second
-    assert run.ledger.optimizer_steps == 6  # batches of 4, 4 and 2, twice
+    assert run.ledger.counts.optimizer_steps == 6  # batches of 4, 4 and 2, twice
 
 
 def test_every_step_logs_how_long_it_waited_for_data(run_with):
