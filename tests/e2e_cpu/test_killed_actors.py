@@ -1,7 +1,7 @@
 """Behaviour 21 on real engines: what is killed is replaced, and the run learns what it would have learned.
 
-`python -m pytest -m slow tests/e2e_cpu/test_killed_actors.py` takes 2.5 minutes: three engines are started anew. test_replacement.py looks at
-one replacement at a time.
+`python -m pytest -m slow tests/e2e_cpu/test_killed_actors.py` takes 2.5 minutes, since three engines are started
+anew. test_replacement.py looks at one replacement at a time.
 """
 
 import json
