@@ -116,7 +116,7 @@ class StepRecord:
         step, run = self._open.pop(number), self._run
         numbers = {**rollout_metrics(step.groups), **step.metrics, **metrics, **run.ledger.lap()}
         counts, restarts = run.ledger.counts, {"generator": run.generators.num_restarts, "scorer": run.scorers.num_restarts}
-        totals = {"trained_tokens": counts.trained_tokens, "dropped_tokens": counts.dropped_tokens, "redone": counts.redone}
+        totals = {name: getattr(counts, name) for name in ("trained_tokens", "dropped_tokens", "zero_variance_tokens", "redone")}
         numbers |= {f"{name}_total": total for name, total in totals.items()}  # since the stage began
         numbers |= {f"{role}_restarts_total": total for role, total in restarts.items()}
         run.recorder.metrics(self._stage, number, run.policy_version, {**numbers, "spans": run.ledger.take_spans()})

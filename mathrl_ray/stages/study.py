@@ -42,10 +42,6 @@ def _spent(ledger: Ledger) -> dict[str, Any]:
         "generated_tokens": ledger.counts.generated_tokens,
         "graded": ledger.counts.graded,
         "optimizer_steps": ledger.counts.optimizer_steps,
-        "trained_tokens": ledger.counts.trained_tokens,
-        "dropped_tokens": ledger.counts.dropped_tokens,
-        "zero_variance_tokens": ledger.counts.zero_variance_tokens,
-        "redone": ledger.counts.redone,
         "wall_s": round(ledger.wall_s, 3),
         "device_s": {role: round(seconds, 3) for role, seconds in sorted(ledger.work_s.items())},
     }

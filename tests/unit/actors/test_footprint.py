@@ -1,5 +1,6 @@
 """What an actor leaves behind on its machine, with real processes and real files."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -47,6 +48,8 @@ def start():
 
     def start(environment=None):
         command = [sys.executable, "-c", PARENT, UNTRACKED]
+        if environment is None:  # without what another test's engine has set
+            environment = {name: value for name, value in os.environ.items() if name != "VLLM_RPC_BASE_PATH"}
         parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         parents.append(parent)
         child, file = parent.stdout.readline().split()
