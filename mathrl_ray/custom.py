@@ -132,7 +132,7 @@ def module_of_text(path: str, text: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses and pickle look a class's module up by name
     try:
         exec(compile(text, path, "exec"), module.__dict__)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: a module that is half there must not be found
         sys.modules.pop(name, None)
         raise
     return module

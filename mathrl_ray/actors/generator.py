@@ -169,7 +169,7 @@ class Generator:
         await self._receiver.prepare(manifest)
         try:
             stopped = await self._unless_dead(self._update(manifest))
-        except BaseException as error:
+        except BaseException as error:  # a cancelled call too
             # Whatever went wrong, the model may hold a mix of old and new weights: it must not sample another token.
             self._failure = f"the update to policy version {manifest.policy_version} failed half-way: {error or type(error).__name__}"
             if isinstance(error, Exception):

@@ -72,7 +72,7 @@ class PolicyLoops:
                 prompts = self._tasks.create_task(self._prompt_loop(), name="prompt loop")
                 num_steps = await self._training_loop()
                 prompts.cancel()
-        except BaseExceptionGroup as group:
+        except BaseExceptionGroup as group:  # a person is to read what went wrong, not that it went wrong in a group
             raise _first(group) from group
         return num_steps
 

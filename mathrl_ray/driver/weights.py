@@ -171,14 +171,15 @@ class Weights:
                 yield None
             return
         replica, version = await self._set_aside()
+        run_ends = False
         try:
             yield replica
-        except asyncio.CancelledError:  # the run ends: an update would hold that up
+        except asyncio.CancelledError:
+            run_ends = True
             raise
-        except BaseException:
-            await self._take_back(replica, version)
-            raise
-        await self._take_back(replica, version)
+        finally:
+            if not run_ends:  # an update would hold the end up
+                await self._take_back(replica, version)
 
     async def _set_aside(self) -> tuple[Replica[Generator], int]:
         """The last of the generators that can, and the version that it holds."""

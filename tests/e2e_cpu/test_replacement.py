@@ -114,7 +114,7 @@ def test_behaviour_21_a_generator_killed_while_it_generates_is_replaced_by_one_t
 
     async def kill_meanwhile():
         waits = [asyncio.create_task(generator.generate(group)) for group in LONG_GROUPS]
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # into the generation, of which nobody tells how far it is
         num_done = sum(wait.done() for wait in waits)
         os.kill(pid, signal.SIGKILL)
         began = time.monotonic()
@@ -139,7 +139,7 @@ def test_behaviour_21_a_generator_killed_while_it_generates_is_replaced_by_one_t
 def test_a_cancelled_wait_frees_the_engine(placed):
     async def cancel():
         wait = asyncio.create_task(placed.generator.generate(LONG_REQUESTS))
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # as above
         wait.cancel()
         await asyncio.gather(wait, return_exceptions=True)
         for _ in range(100):  # the engine hears of it some time later
@@ -148,7 +148,7 @@ def test_a_cancelled_wait_frees_the_engine(placed):
             )
             if not num_left:
                 return
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # the engine tells nobody when a request is gone
         raise AssertionError(f"{num_left} requests go on")
 
     placed.run(cancel())
@@ -163,7 +163,7 @@ def test_behaviour_21_a_scorer_killed_while_it_grades_is_replaced(placed):
 
     async def kill_meanwhile():
         wait = asyncio.create_task(scorer.score(requests))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # into the scoring
         assert not wait.done()
         os.kill(pid, signal.SIGKILL)
         async with asyncio.timeout(5):

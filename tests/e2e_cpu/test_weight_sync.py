@@ -70,7 +70,7 @@ class SyncEngines(Engines):
     async def working(self, num_requests):
         async with asyncio.timeout(60):
             while self.generator._engine.output_processor.get_num_unfinished_requests() < num_requests:
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.002)  # the engine tells nobody when it has taken a request in
 
     def learner_logprobs(self, requests, completions):
         sequences = [sequence_of(request, completion) for request, completion in zip(requests, completions, strict=True)]
@@ -111,7 +111,7 @@ def test_behaviour_19_three_syncs_work_while_more_requests_wait_than_the_engine_
         generating = asyncio.ensure_future(begun.generator.generate(requests))
         await begun.working(len(requests))
         for version in (1, 2, 3):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # some tokens under each version
             assert not generating.done()
             begun.learner.publish(version)
             await begun.generator.apply_weights(replace(manifest, policy_version=version))

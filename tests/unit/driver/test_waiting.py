@@ -88,7 +88,7 @@ def test_behaviour_21_the_limit_counts_from_the_last_ring_since_each_says_that_w
         changes, state = Changes(), {"done": False}
         waiting = asyncio.create_task(changes.until(lambda: state["done"], told(), limit_s=2.0))
         for _ in range(4):  # 2.4 s in all
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(0.6)  # the passing of time is what is tested
             changes.ring()
         state["done"] = True
         changes.ring()
