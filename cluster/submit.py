@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cluster.connection import ANSWER_LIMIT_S, connect, recorded_head, speak_to_own_head_only, time_limit
+from cluster.stopping import JOB_STOP_LIMIT_S
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
@@ -28,10 +29,12 @@ def submit(client: "JobSubmissionClient", working_dir: str, command: list[str]) 
     Raises:
         RuntimeError, TimeoutError: the head did not take the job within SUBMIT_LIMIT_S.
     """
+    # For `ray job stop` too, which else kills the job 3 s after it has told it to end. Ray reads it where it supervises the job.
+    runtime_env = {"working_dir": working_dir, "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(JOB_STOP_LIMIT_S)}}
     with time_limit(SUBMIT_LIMIT_S, "the head to take the job"):
         while True:
             try:
-                return client.submit_job(entrypoint=shlex.join(command), runtime_env={"working_dir": working_dir})
+                return client.submit_job(entrypoint=shlex.join(command), runtime_env=runtime_env)
             except RuntimeError as error:
                 if "No available agent" not in str(error):  # that one only means that a head just started is not complete
                     raise

@@ -50,7 +50,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if not words:
         parser.print_help()
         return 0
-    options = parser.parse_args(words)
+    options = _parsed(parser, words)
     _print_anything()
     try:
         return _run(options)
@@ -59,6 +59,16 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
     return 1
+
+
+def _parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """The options; overrides of a recipe may also stand behind an option, where argparse no longer looks for them."""
+    options, rest = parser.parse_known_args(words)
+    if rest and hasattr(options, "overrides") and not any(word.startswith("-") for word in rest):
+        options.overrides = [*options.overrides, *rest]
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return options
 
 
 def _print_anything() -> None:
@@ -76,6 +86,8 @@ def _run(options: argparse.Namespace) -> int:
             return arguments.grade(options)
         case "check-data":
             return arguments.check_data(options)
+        case "preflight":
+            return arguments.preflight(options)
         case _:
             return check_loss(options.function, options.kwargs)
 
@@ -99,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("kwargs", nargs="*", default=[], metavar="name=value", help="keyword arguments of the function, as in loss.kwargs")
     arguments.add_grade(commands)
     arguments.add_check_data(commands)
+    arguments.add_preflight(commands)
     return parser
 
 

@@ -40,14 +40,37 @@ class Section(BaseModel):
 
 
 class RunSection(Section):
-    name: str = Field("", pattern=r"^[A-Za-z0-9._-]*$", description="folder under root; default: the recipe's file name")
+    name: str = Field("", pattern=r"^([A-Za-z0-9_-][A-Za-z0-9._-]*)?$", description="folder under root; default: the recipe's file name")
     root: str = Field("", description="where runs are kept; default: $MATHRL_RUNS, else mathrl_runs in the home folder")
     seed: NonNegativeInt = 0
     commit: str = Field("", description="source revision to note in environment.json; default: asked from git")
+    max_hours: Annotated[float, Field(ge=0)] = Field(
+        0, description="hours from the job's start to its end, the last checkpoint and the full evaluation included; 0: no limit"
+    )
+    resume: str = Field(
+        "", description='"auto": go on from the last whole checkpoint of this run.name; or a path of a checkpoint or run; "": a new run'
+    )
+    resume_with_changes: bool = Field(False, description="go on although keys of the recipe differ from those that were saved")
+    checkpoint_every: NonNegativeInt = Field(0, description="training steps from one checkpoint to the next; 0: not by steps")
+    checkpoint_minutes: Annotated[float, Field(ge=0)] = Field(30, description="the same in minutes; 0: not by time")
+    keep_last: PositiveInt = Field(2, description="newest checkpoints of each stage that are kept; its last one is among them")
+    keep_best: NonNegativeInt = Field(1, description="and those with the best validation accuracy, of the steps that were validated")
+    mirror: str = Field(
+        "", description="where finished checkpoints, metrics and reports are copied to meanwhile: s3://bucket/folder, file:///folder, ..."
+    )
+
+    @field_validator("mirror")
+    @classmethod
+    def _is_a_url(cls, value: str) -> str:
+        protocol, separator, place = value.partition("://")
+        if value and not (separator and protocol.replace("+", "").isalnum() and place and (protocol != "file" or place.startswith("/"))):
+            raise ValueError("give a URL that fsspec opens, for example s3://bucket/folder or file:///folder (absolute), or nothing")
+        return value
 
 
 class ModelSection(Section):
     path: str = Field(BUILTIN, description="a model folder, a hub name, or builtin:arithmetic")
+    trust_remote_code: bool = Field(False, description="run Python code that comes with the model; weights are read from safetensors only")
     dtype: Literal["float32", "bfloat16"] = "float32"
     max_length: PositiveInt = Field(512, description="longest prompt + response in tokens, for both engines")
 

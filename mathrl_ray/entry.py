@@ -5,8 +5,7 @@ as it can be known. Knows all layers below; the stages themselves are in their o
 """
 
 import argparse
-import asyncio
-import signal
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mathrl_ray.config import Recipe, RecipeError, StageName
+from mathrl_ray.core.masking import known_secrets, masked_text
 from mathrl_ray.recipe_checks import check_stage_settings
 from mathrl_ray.recipe_file import check_local_paths, load_recipe
 
@@ -44,24 +44,34 @@ def main(job: str, arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(recipe: Recipe, stages: Sequence[StageName]) -> int:
-    from mathrl_ray.job import run_job
+    from mathrl_ray.driver.stopping import StoppedError, Stopping
+    from mathrl_ray.driver.time_limit import TimeIsUpError
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `ray job stop` ends a job as Ctrl-C does: actors first
+    stopping = Stopping()
     try:
-        asyncio.run(run_job(recipe, stages))
-    except (RecipeError, FloatingPointError) as error:
+        with stopping.listening():
+            from mathrl_ray.job import run_job
+
+            run_job(recipe, stages, stopping)
+    except (RecipeError, FloatingPointError, TimeIsUpError) as error:
         return _refuse(error)
+    except StoppedError as error:
+        return _refuse(RuntimeError(f"{error}; what was written stays in the run directory"))
     except (RuntimeError, ValueError) as error:  # a dead actor, a failed canary, a wait without end, a group too old, ...
-        traceback.print_exc()  # not the user's doing: whoever looks for the fault needs the place
+        _print_error(traceback.format_exc())  # not the user's doing: whoever looks for the fault needs the place
         return _refuse(error)
-    except KeyboardInterrupt:
-        return _refuse(RuntimeError("stopped; what was written stays in the run directory"))
+    except (KeyboardInterrupt, SystemExit):  # the latter from Ray, whose own handler of SIGTERM stands while it starts
+        return _refuse(RuntimeError("stopped before the engines had started, or after they had ended; what was written stays"))
     return 0
 
 
 def _refuse(error: BaseException) -> int:
-    print(f"error: {error}", file=sys.stderr)
+    _print_error(f"error: {error}")
     return 1
+
+
+def _print_error(text: str) -> None:
+    print(masked_text(text, known_secrets(os.environ)), file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -80,20 +80,35 @@ class LanguageModelAsPolicy:
     that count, to `.data` or to buffers of its own as DeepSpeed does, must be followed by `forget()`.
     """
 
-    def __init__(self, model_path: str, *, device: str | None = None, dtype: str | None = None, attention: str = "auto") -> None:
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        attention: str = "auto",
+        trust_remote_code: bool = False,
+    ) -> None:
         """
         Args:
             model_path: a folder or hub name that AutoModelForCausalLM opens.
             device: a torch device; by default "cuda" where there is one, else "cpu".
             dtype: a torch dtype's name; by default bfloat16 on a GPU and float32 elsewhere.
             attention: a name of transformers'; "auto" takes FlashAttention-2 where it works, else sdpa.
+            trust_remote_code: run Python code that comes with the model.
         """
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         kind: DeviceKind = "cuda" if self.device.type == "cuda" else "cpu"
         dtype = dtype or ("bfloat16" if kind == "cuda" else "float32")
         implementation, _ = attention_implementation(attention, kind, dtype)
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
-        model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=getattr(torch, dtype), attn_implementation=implementation)
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(model_path, trust_remote_code=trust_remote_code)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            model_path,
+            dtype=getattr(torch, dtype),
+            attn_implementation=implementation,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+        )
         self.model: Any = model.to(self.device).eval()
         self.forget()
 

@@ -13,6 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from mathrl_ray.config import BUILTIN, Recipe, RecipeError
+from mathrl_ray.core.masking import masked_keys, masked_text
 from mathrl_ray.core.prompts import PROMPT_NAMES
 from mathrl_ray.custom import split_function_name
 from mathrl_ray.data.dataset_name import absolute_spec, check_local_data, is_hub_spec
@@ -41,12 +42,21 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     _forget_what_followed(values, {override.partition("=")[0].strip() for override in overrides})
     for override in overrides:
         _apply_override(values, override)
+    _refuse_masked(path, values)
     _let_evaluations_follow_the_training_prompt(values)
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(f"recipe {path}:\n" + "\n".join(_explain(error, values))) from error
+        raise RecipeError(f"recipe {path}:\n" + masked_text("\n".join(_explain(error, values)))) from error
     return _resolve(recipe, path)
+
+
+def _refuse_masked(path: Path, values: Mapping[str, Any]) -> None:
+    if keys := list(masked_keys(values)):
+        raise RecipeError(
+            f"recipe {path}: {', '.join(keys)}: a run's recipe.toml keeps no secrets. Give the value again, or better let your function "
+            "read it from the environment or a file."
+        )
 
 
 def _apply_override(values: dict[str, Any], override: str) -> None:
@@ -147,7 +157,9 @@ def _resolve(recipe: Recipe, path: Path) -> Recipe:
     """Fill in the run's name and root, and make every local path absolute."""
     folder = path.resolve().parent
     root = recipe.run.root or os.environ.get("MATHRL_RUNS", "") or str(Path.home() / "mathrl_runs")
-    run = recipe.run.model_copy(update={"name": recipe.run.name or path.stem, "root": _absolute(root, folder)})
+    name, resume = recipe.run.name or path.stem.lstrip(".") or "run", recipe.run.resume
+    resume = resume if resume in ("", "auto") else _absolute(resume, folder)
+    run = recipe.run.model_copy(update={"name": name, "root": _absolute(root, folder), "resume": resume})
     paths = {split: absolute_spec(getattr(recipe.data, split), folder) for split in ("train", "validation", "test")}
     data = recipe.data.model_copy(update={**paths, "prompt": _prompt(recipe.data.prompt, folder)})
     graders = [_function(spec, folder) for spec in recipe.eval.graders]

@@ -5,9 +5,11 @@ The fakes follow actors/interfaces.py and write down what was asked of them; the
 
 import asyncio
 import functools
+import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mathrl_ray.actors.interfaces import ActorError
@@ -184,6 +186,9 @@ class FakeGenerator:
     async def meet(self, meeting: WeightMeeting, index: int) -> None:
         await self._act("meet", index)
 
+    async def abort(self) -> None:
+        await self._act("abort")
+
     async def restart(self) -> None:
         await self._act("restart")
         self.is_dead, self.policy_version = False, 0
@@ -237,6 +242,23 @@ class FakeLearner:
 
     async def save(self, folder: str) -> None:
         await self._act("save", folder)
+
+    async def save_checkpoint(self, folder: str) -> dict[str, float]:
+        (Path(folder) / "trainer").mkdir()
+        (Path(folder) / "trainer" / "fake.json").write_text(json.dumps(self.state()))
+        await self._act("save_checkpoint", folder)
+        return {"checkpoint_bytes": 1.0}
+
+    async def load_checkpoint(self, folder: str) -> None:
+        await self._act("load_checkpoint", folder)
+        self.take(json.loads((Path(folder) / "trainer" / "fake.json").read_text()))
+
+    def state(self) -> Any:
+        """What a checkpoint keeps of it."""
+        return None
+
+    def take(self, state: Any) -> None:
+        pass
 
 
 @dataclass
@@ -295,3 +317,9 @@ class LocalLearner:
 
     async def save(self, folder: str) -> None:
         self.learner.save(folder)
+
+    async def save_checkpoint(self, folder: str) -> dict[str, float]:
+        return self.learner.save_checkpoint(folder)
+
+    async def load_checkpoint(self, folder: str) -> None:
+        self.learner.load_checkpoint(folder)

@@ -28,12 +28,20 @@ def recipe_for(folder: Path, **sections: dict[str, Any]) -> Recipe:
     return Recipe.model_validate({**sections, "run": {"name": "test", "root": str(folder), **sections.get("run", {})}})
 
 
-def make_run(recipe: Recipe, actors: Actors, *, tokenizer: Any = None, model_folder: str = "start", num_train_problems: int = 16) -> Run:
-    """A run with the recipe's numbers of built-in problems."""
+def make_run(
+    recipe: Recipe,
+    actors: Actors,
+    *,
+    tokenizer: Any = None,
+    model_folder: str = "start",
+    num_train_problems: int = 16,
+    recorder: Recorder | None = None,
+) -> Run:
+    """A run with the recipe's numbers of built-in problems; by default in a new folder."""
     run = Run(
         recipe=recipe,
         actors=actors,
-        recorder=Recorder.create(recipe),
+        recorder=recorder or Recorder.create(recipe),
         console=Console(),
         tokenizer=tokenizer or ByteTokenizer(),
         model_folder=model_folder,

@@ -17,15 +17,16 @@ LAYERS = (
     {"core"},
     {"data", "device", "weight_sync", "recipe_file", "custom", "policy"},
     {"actors"},
-    {"driver", "cs336", "commands"},
+    {"driver", "cs336"},
     {"stages"},
+    {"commands"},
     {"job"},
     {"entry", "__main__"},
 )
 """Each layer may import itself and those before it."""
 
 ENGINE_OWNERS = {
-    "ray": {"actors/placement.py", "actors/remote.py"},
+    "ray": {"actors/nodes.py", "actors/placement.py", "actors/remote.py"},
     "deepspeed": {"actors/process_group.py", "actors/deepspeed_engine.py"},
     "vllm": {"actors/generator.py", "weight_sync/receiver.py", "weight_sync/sender.py", "weight_sync/vllm_engine.py"},
 }

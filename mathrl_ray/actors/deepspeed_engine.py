@@ -4,16 +4,28 @@ Called by learner.py only; with process_group.py the one file that imports DeepS
 """
 
 import contextlib
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import deepspeed
 import torch
+from deepspeed.utils import (
+    safe_get_full_fp32_param,
+    safe_get_full_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_optimizer_state,
+    safe_set_local_fp32_param,
+    safe_set_local_optimizer_state,
+)
 
 from mathrl_ray.actors.policy_module import PolicyModule
 from mathrl_ray.config import LearnerSection
+
+MASTER, MOMENTS = "master", ("exp_avg", "exp_avg_sq")
+"""What is kept of a trained weight: its float32 value, and Adam's two moments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +42,7 @@ class Engine:
     """The policy with its optimizer, as one rank holds it. All ranks call each method equally often, and together."""
 
     def __init__(self, module: PolicyModule, settings: LearnerSection, *, dtype: str, num_ranks: int) -> None:
-        self._num_ranks = num_ranks
+        self._num_ranks, self._divides_weights = num_ranks, settings.zero_stage == 3
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay)
         self._engine, _, _, _ = deepspeed.initialize(
@@ -84,6 +96,80 @@ class Engine:
             for name, parameter, _ in _named_weights(self.module.model)
         ]
 
+    @property
+    def num_optimizer_steps(self) -> int:
+        """Steps that Adam has taken, which its bias correction counts; 0 where there are no moments yet."""
+        return next((int(state["step"]) for state in self._optimizer.state.values() if "step" in state), 0)
+
+    def trainer_shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Name and whole shape of all that `trainer_tensors` gives, in its order: <what>/<parameter>."""
+        kinds = (MASTER, *MOMENTS) if self.num_optimizer_steps else (MASTER,)
+        return [(f"{kind}/{name}", _whole_shape(parameter)) for name, parameter in self._trained() for kind in kinds]
+
+    def trainer_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every trained weight's float32 value and moments, each whole, one at a time. All ranks go through them together."""
+        by_name = dict(self._trained())
+        for label, shape in self.trainer_shapes():
+            kind, _, name = label.partition("/")
+            parameter = by_name[name]
+            value = safe_get_full_fp32_param(parameter) if kind == MASTER else safe_get_full_optimizer_state(parameter, kind)
+            yield label, value.reshape(shape)
+
+    def restore(self, read: Callable[[str], torch.Tensor], num_optimizer_steps: int) -> None:
+        """Take over what `trainer_tensors` gave another engine of the same model, which may have divided it otherwise.
+
+        Args:
+            read: the tensor of a name, whole, on the CPU.
+            num_optimizer_steps: of the engine that it comes from.
+        """
+        if num_optimizer_steps:
+            self._begin_moments(num_optimizer_steps)
+        if self._divides_weights:
+            self._engine.optimizer.checkpoint_event_prologue()  # small weights that are held whole are divided too
+        for name, parameter in self._trained():
+            self._set(parameter, read(f"{MASTER}/{name}"), None)
+            for moment in MOMENTS if num_optimizer_steps else ():
+                self._set(parameter, read(f"{moment}/{name}"), moment)
+        if self._divides_weights:
+            self._engine.optimizer.checkpoint_event_epilogue()
+
+    def _begin_moments(self, num_steps: int) -> None:
+        """Adam makes its state at its first step; here it must be there before."""
+        zero = self._engine.optimizer
+        groups = [group["params"] for group in self._optimizer.param_groups]
+        for part in zero.fp32_partitioned_groups_flat if self._divides_weights else itertools.chain.from_iterable(groups):
+            step = torch.tensor(float(num_steps))  # on the CPU, as torch keeps it
+            self._optimizer.state[part] = {"step": step, **{moment: torch.zeros_like(part) for moment in MOMENTS}}
+        if not self._divides_weights:
+            zero._lazy_init_hp_params_optimizer_state()  # else safe_set_full_optimizer_state knows of no moments before a step
+
+    def _set(self, parameter: Any, value: torch.Tensor, moment: str | None) -> None:
+        """One whole tensor into this rank's share of it; a master into the weight that is computed with, too."""
+        if self._divides_weights:  # not safe_set_full_*, which fails on the last rank where a weight does not divide evenly
+            share = _share(value, parameter, self._rank)
+            if moment:
+                safe_set_local_optimizer_state(parameter, share, moment)
+            else:
+                safe_set_local_fp32_param(parameter, share)
+                parameter.ds_tensor.data.copy_(share)
+        elif moment:
+            safe_set_full_optimizer_state(parameter, value, moment)
+        else:
+            safe_set_full_fp32_param(parameter, value)
+            parameter.data.copy_(value)
+
+    @property
+    def _optimizer(self) -> Any:
+        """torch's, inside DeepSpeed's."""
+        return self._engine.optimizer.optimizer
+
+    @property
+    def _rank(self) -> int:
+        return int(deepspeed.comm.get_rank())
+
+    def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [(name, parameter) for name, parameter in self.module.model.named_parameters() if parameter.requires_grad]
+
     def close(self) -> None:
         self._engine.destroy()
 
@@ -116,6 +202,18 @@ def _named_weights(model: Any) -> Iterator[tuple[str, torch.nn.Parameter, Adapte
             continue
         layer = layers[name.rpartition(".base_layer.")[0]] if ".base_layer.weight" in name else None
         yield name.removeprefix("base_model.model.").replace(".base_layer.", "."), parameter, None if layer is None else _adapter(layer)
+
+
+def _whole_shape(parameter: Any) -> tuple[int, ...]:
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def _share(value: torch.Tensor, parameter: Any, rank: int) -> torch.Tensor:
+    """A rank's part of a weight that ZeRO 3 divides; the last ranks' parts are filled up with zeros."""
+    size = parameter.ds_tensor.numel()
+    flat = value.flatten()
+    part = flat[min(rank * size, len(flat)) : min((rank + 1) * size, len(flat))]
+    return torch.nn.functional.pad(part, (0, size - len(part)))
 
 
 def _merged(weight: torch.Tensor, adapter: Adapter | None) -> torch.Tensor:

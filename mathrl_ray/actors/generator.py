@@ -10,7 +10,8 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 import psutil
 from safetensors import safe_open
 
+from mathrl_ray.actors.watchdog import Watchdog
 from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.device import Device
 from mathrl_ray.types import OWN_DISTRIBUTION, Completion, GenerationRequest, SamplingSettings, WeightManifest, WeightMeeting
@@ -28,6 +30,9 @@ MAX_BATCHED_TOKENS = 8192
 """Prompt tokens that one engine step may take; at least model.max_length, since prefill is not chunked on every device."""
 SHUTDOWN_GRACE_S = 1.0
 """What the engine's processes get to end by themselves; nothing of theirs needs saving."""
+NOTE_EVERY_S = 0.5
+ABORT_AGAIN_S = 0.02
+SHORT_TOKENS = 16
 PAUSE_TAIL_S = 0.02
 """vLLM's pause_generation returns this long after generation has stopped."""
 
@@ -56,6 +61,10 @@ class Generator:
         self._receiver: Receiver | None = None
         # The engine's sockets, which it never removes, go into a folder that is.
         self._sockets = tempfile.TemporaryDirectory(prefix="mathrl-", ignore_cleanup_errors=True)
+        self._watchdog: Watchdog | None = None
+        self._request_ids: set[str] = set()
+        """Of the requests that the engine works on and that `abort` ends."""
+        self._is_stopping = False
 
     async def preload(self, recipe: Recipe, device: Device) -> None:
         """Set the process's environment and import the engine, which takes seconds, while the driver still prepares."""
@@ -63,6 +72,8 @@ class Generator:
         os.environ.update(OMP_NUM_THREADS=str(recipe.generator.num_threads), VLLM_RPC_BASE_PATH=self._sockets.name)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        if self._watchdog is None:
+            self._watchdog = await asyncio.to_thread(Watchdog, folders=[self._sockets.name])
         await asyncio.to_thread(importlib.import_module, "vllm.v1.engine.async_llm")
 
     async def setup(self, recipe: Recipe, device: Device, model_folder: str) -> GeneratorFacts:
@@ -75,10 +86,30 @@ class Generator:
         # Kept, it stays the old weights' where responses are in flight; new ones share none of it, since prefix caching is off then.
         self._clears_cache = recipe.generator.kv_on_update == "recompute"
         # The constructor blocks while the engine's processes start: in a thread, so that this actor can still be asked and ended.
-        self._engine = await asyncio.to_thread(AsyncLLM.from_engine_args, engine_arguments(recipe, device, model_folder))
+        async with self._noting():
+            self._engine = await asyncio.to_thread(AsyncLLM.from_engine_args, engine_arguments(recipe, device, model_folder))
         self._shared_memory_files, self._processes = _shared_memory_files(), multiprocessing.active_children()
         await self._engine.update_weight_version("0")
         return GeneratorFacts(self._stop_token_ids())
+
+    @asynccontextmanager
+    async def _noting(self) -> AsyncIterator[None]:
+        """Tell the watchdog again and again what there is while the engine starts, and once more afterwards."""
+        assert self._watchdog is not None, "preload() comes first"
+        watchdog = self._watchdog
+
+        async def note() -> None:
+            while True:
+                await asyncio.to_thread(watchdog.note)
+                await asyncio.sleep(NOTE_EVERY_S)
+
+        noting = asyncio.ensure_future(note())
+        try:
+            yield
+        finally:
+            noting.cancel()
+            await asyncio.gather(noting, return_exceptions=True)
+            await asyncio.to_thread(watchdog.note)
 
     def _stop_token_ids(self) -> tuple[int, ...]:
         """As the engine itself finds them, from the tokenizer and the model's generation config."""
@@ -108,6 +139,10 @@ class Generator:
 
         params = self._sampling_params(request.sampling, request.seed)
         request_id = f"{request.group_id}/{request.sample}#{next(self._request_numbers)}"
+        if request.sampling.max_tokens > SHORT_TOKENS:
+            if self._is_stopping:
+                return Completion("", (), (), (), "abort")
+            self._request_ids.add(request_id)
         final = None
         # Errors become plain ones: to unpickle vLLM's, the driver would have to import vLLM.
         try:
@@ -119,8 +154,24 @@ class Generator:
             self._failure = self._failure or "the engine's processes have ended"
             # Not its cause: every request gets the same exception, whose traceback grows with each, and printing them takes seconds.
             raise RuntimeError(self._failure) from None
+        finally:
+            self._request_ids.discard(request_id)
         assert final is not None, request_id
         return _completion(final.outputs[0])
+
+    async def abort(self) -> None:
+        """End all generation: what is in flight comes back as far as it is, with finish_reason abort, and so does, empty, what comes later.
+
+        Requests for a few tokens are answered as ever: a step that is under way needs its canary to come to its end, and be saved.
+
+        Raises:
+            RuntimeError: the engine has died.
+        """
+        self._check_usable()
+        self._is_stopping = True
+        while self._request_ids:  # again: a request that was on its way to the engine has not been in it yet
+            await self._engine.abort(list(self._request_ids))
+            await asyncio.sleep(ABORT_AGAIN_S)
 
     def _sampling_params(self, sampling: SamplingSettings, seed: int) -> Any:
         from vllm import SamplingParams
@@ -219,7 +270,7 @@ class Generator:
             self._receiver.close()
         for file in self._shared_memory_files:
             file.unlink(missing_ok=True)
-        self._sockets.cleanup()
+        self._sockets.cleanup()  # what is left now, the watchdog removes when this process has ended
 
 
 def _shared_memory_files() -> list[Path]:
@@ -240,6 +291,8 @@ def engine_arguments(recipe: Recipe, device: Device, model_folder: str) -> Any:
     generator = recipe.generator
     arguments = {
         "model": model_folder,
+        "trust_remote_code": recipe.model.trust_remote_code,
+        "load_format": "safetensors",  # "auto" would take pickled weights where there are no others
         "dtype": recipe.model.dtype,
         "max_model_len": recipe.model.max_length,
         "max_num_seqs": generator.max_sequences + recipe.driver.canary_prompts,  # a canary does not queue behind a full engine
@@ -270,7 +323,7 @@ def _completion(output: Any) -> Completion:
     return Completion(
         text=output.text,
         token_ids=tuple(output.token_ids),
-        logprobs=tuple(position[token].logprob for token, position in zip(output.token_ids, output.logprobs, strict=True)),
+        logprobs=tuple(position[token].logprob for token, position in zip(output.token_ids, output.logprobs or (), strict=True)),
         version_runs=tuple((int(span.version), span.end - span.start) for span in spans),
         finish_reason=output.finish_reason,
     )

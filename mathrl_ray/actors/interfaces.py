@@ -50,6 +50,10 @@ class Generator(Protocol):
         """Join the learner and the other generators, as number `index` of them, where the transport needs it."""
         ...
 
+    async def abort(self) -> None:
+        """End all generation, for good: what is in flight, and comes later, is answered as far as it is, with finish_reason abort."""
+        ...
+
     async def restart(self) -> None:
         """Put a fresh engine on the start model in this one's place, whatever state it is in; what was in flight is lost.
 
@@ -96,6 +100,14 @@ class Learner(Protocol):
 
     async def save(self, folder: str) -> None:
         """Write a folder that AutoModelForCausalLM and vLLM open; it appears whole or not at all."""
+        ...
+
+    async def save_checkpoint(self, folder: str) -> dict[str, float]:
+        """Write model and trainer state into an empty folder; returns its checkpoint_bytes and checkpoint_memory_gib."""
+        ...
+
+    async def load_checkpoint(self, folder: str) -> None:
+        """After `start_stage`: go on from where the learner was that wrote the folder."""
         ...
 
 

@@ -18,6 +18,7 @@ from mathrl_ray.actors.learner_dump import write_dump
 from mathrl_ray.actors.model_folder import load_model, save_model, with_adapters
 from mathrl_ray.actors.process_group import ProcessGroup, Rendezvous, free_port
 from mathrl_ray.actors.publishing import Publisher, go_through, publisher_for
+from mathrl_ray.actors.watchdog import Watchdog
 from mathrl_ray.config import Recipe
 from mathrl_ray.core.schedule import learning_rate_at
 from mathrl_ray.core.statistics import mean_importance_ratio, mismatch_kl
@@ -46,6 +47,7 @@ class Learner:
         self._steps: Any = None
         self._reference: Any = None
         self._publisher: Publisher | None = None
+        self._watchdog: Watchdog | None = None
         self._address = "127.0.0.1"
         self._optimizer_step = 0
         self._policy_version = 0
@@ -58,10 +60,15 @@ class Learner:
         """
         import torch
 
+        from mathrl_ray.weight_sync.shared_memory import SHARED_MEMORY_FOLDER, block_prefix
+
+        if self._watchdog is None:
+            self._watchdog = Watchdog(patterns=[f"{SHARED_MEMORY_FOLDER}/{block_prefix()}*"])
         torch.set_num_threads(recipe.learner.num_threads)
         place = rendezvous or Rendezvous(self._address, free_port())
         self._address = place.address
         self._group.join(place, device.communication_backend, max(recipe.learner.limit_s, recipe.driver.start_limit_s))
+        self._watchdog.note()  # ranks may share memory from now on
 
     def setup(self, recipe: Recipe, device: Device) -> dict[str, str]:
         """Get ready for `start_stage`, after `preload`. Returns facts for environment.json.
@@ -105,7 +112,7 @@ class Learner:
         self._settings, self._optimizer_step, self._skipped_in_a_row = settings, 0, 0
         self._random = random.Random(seed)
         torch.manual_seed(seed)  # adapters begin at random, and must be the same on every rank
-        model, self._tokenizer = load_model(settings.model_path, dtype=self._recipe.model.dtype, attention=self._attention)
+        model, self._tokenizer = self._load_model()
         self._count_flops(model)
         model = with_adapters(model, learner)
         module = PolicyModule(model, learner.logits_chunk_tokens, entropy_gradient=loss.entropy_coefficient > 0 or bool(loss.function))
@@ -118,8 +125,15 @@ class Learner:
         """A second copy of the start model, on this rank's device, for the KL."""
         from mathrl_ray.actors.policy_module import PolicyModule
 
-        model, _ = load_model(self._settings.model_path, dtype=self._recipe.model.dtype, attention=self._attention)
+        model, _ = self._load_model()
         return PolicyModule(model.to(self._engine.device).eval(), self._recipe.learner.logits_chunk_tokens)
+
+    def _load_model(self) -> tuple[Any, Any]:
+        """The stage's start model and its tokenizer."""
+        asked = self._recipe.model
+        return load_model(
+            self._settings.model_path, dtype=asked.dtype, attention=self._attention, trust_remote_code=asked.trust_remote_code
+        )
 
     def _count_flops(self, model: Any) -> None:
         self._num_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -251,11 +265,38 @@ class Learner:
 
     def save(self, folder: str) -> None:
         """Write the model and its tokenizer as a folder that AutoModelForCausalLM and vLLM open; whole or not at all."""
+        from mathrl_ray.actors.trainer_state import weight_plans
+
         if self._group.rank != 0:
             go_through(self._engine)
             return
-        weights = {name: tensor.cpu().clone() for name, tensor in self._engine.weights()}
-        save_model(self._engine.module.model, self._tokenizer, Path(folder), weights)
+        plans = weight_plans(self._engine, self._recipe.model.dtype)
+        save_model(self._engine.module.model, self._tokenizer, Path(folder), plans, self._engine.weights())
+
+    def save_checkpoint(self, folder: str) -> dict[str, float]:
+        """Write model and trainer state into an empty folder, all ranks together, so that `load_checkpoint` goes on from here.
+
+        Returns:
+            checkpoint_bytes, and checkpoint_memory_gib: how much larger this process got meanwhile, at most.
+        """
+        from mathrl_ray.actors.trainer_state import Counters, write_checkpoint
+
+        counters = Counters(self._optimizer_step, self._policy_version, self._skipped_in_a_row, self._random.getstate())
+        rank, dtype = self._group.rank, self._recipe.model.dtype
+        return write_checkpoint(Path(folder), self._engine, self._tokenizer, counters, rank=rank, dtype=dtype)
+
+    def load_checkpoint(self, folder: str) -> None:
+        """After `start_stage` with the settings of the stage that was saved: go on from where it was.
+
+        Raises:
+            ValueError: the checkpoint is of another model, or of other trained weights.
+        """
+        from mathrl_ray.actors.trainer_state import read_checkpoint
+
+        counters = read_checkpoint(Path(folder), self._engine, rank=self._group.rank)
+        self._optimizer_step, self._policy_version = counters.optimizer_step, counters.policy_version
+        self._skipped_in_a_row = counters.skipped_in_a_row
+        self._random.setstate(counters.random_state)
 
     def shutdown(self) -> None:
         self._close_engine()

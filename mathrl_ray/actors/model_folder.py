@@ -5,20 +5,54 @@ Called by the learner; knows transformers and peft, no engine.
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mathrl_ray.config import LearnerSection
+from mathrl_ray.config import LearnerSection, RecipeError
 
-
-def load_model(folder: str, *, dtype: str, attention: str) -> tuple[Any, Any]:
-    """Open (model, tokenizer) from a folder. No code from the folder is run."""
+if TYPE_CHECKING:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), attn_implementation=attention)
-    return model, AutoTokenizer.from_pretrained(folder)
+    from mathrl_ray.actors.tensor_file import TensorPlan
+
+    Weights = Iterator[tuple[str, torch.Tensor]]
+
+
+def load_model(folder: str, *, dtype: str, attention: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """Open (model, tokenizer) from a folder: weights from safetensors only, and no code of the folder's unless it is trusted."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    # False, not left out: transformers would then ask on the terminal whether to run the folder's code.
+    model = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=getattr(torch, dtype),
+        attn_implementation=attention,
+        use_safetensors=True,
+        trust_remote_code=trust_remote_code,
+    )
+    return model, load_tokenizer(folder, trust_remote_code=trust_remote_code)
+
+
+def load_tokenizer(folder: str, *, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a model folder, whose config is looked at too: what needs code of its own is refused here, before an engine starts.
+
+    Raises:
+        RecipeError: model or tokenizer need code that comes with them and is not trusted, or the folder's config cannot be read.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    try:
+        AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise RecipeError(f"model.path = {folder}: config or tokenizer cannot be used: {error}") from error
+        raise RecipeError(
+            f"model.path = {folder}: this model needs Python code that comes with it, and model.trust_remote_code = false. Read the .py "
+            "files in that folder; set model.trust_remote_code = true only if you trust them, since they may do all that you may do."
+        ) from error
 
 
 def with_adapters(model: Any, settings: LearnerSection) -> Any:
@@ -36,19 +70,31 @@ def with_adapters(model: Any, settings: LearnerSection) -> Any:
     return get_peft_model(model, LoraConfig(r=settings.lora_rank, lora_alpha=settings.lora_alpha, target_modules="all-linear"))
 
 
-def save_model(model: Any, tokenizer: Any, folder: Path, weights: Mapping[str, Any]) -> None:
-    """Write a folder that AutoModelForCausalLM and vLLM open. It is written aside and renamed, so a reader never sees a part of it.
+def save_model(model: Any, tokenizer: Any, folder: Path, plans: "Sequence[TensorPlan]", weights: "Weights") -> None:
+    """Write a folder that appears whole: aside, then renamed. `folder` must not exist yet; the rest as `write_model`."""
+    aside = folder.with_name(f".{folder.name}.writing-{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    write_model(model, tokenizer, aside, plans, weights)
+    aside.rename(folder)
+
+
+def write_model(model: Any, tokenizer: Any, folder: Path, plans: "Sequence[TensorPlan]", weights: "Weights") -> None:
+    """Write what AutoModelForCausalLM and vLLM open, one weight at a time.
 
     Args:
         model: whose class and config are saved, wrapped by peft or not.
         tokenizer: saved beside it.
-        folder: must not exist yet.
+        folder: exists.
+        plans: of every weight, in the order of `weights`.
         weights: every weight under its checkpoint name, adapters merged.
     """
+    from mathrl_ray.actors.tensor_file import write_tensors
+
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    aside = folder.with_name(f".{folder.name}.writing-{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    base.save_pretrained(aside, state_dict=dict(weights))
-    tokenizer.save_pretrained(aside)
-    aside.rename(folder)
+    tokenizer.save_pretrained(folder)
+    if getattr(base, "_weight_conversions", None):  # transformers stores these weights in another form, which needs all of them at once
+        base.save_pretrained(folder, state_dict={name: tensor.cpu().clone() for name, tensor in weights})
+        return
+    base.save_pretrained(folder, state_dict={})  # config and generation config, beside a file without weights
+    write_tensors(folder / "model.safetensors", plans, weights)

@@ -6,6 +6,7 @@ Called by entry.py. Knows Ray and the actor classes; the engines are imported by
 import asyncio
 import contextlib
 import functools
+import itertools
 import os
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +23,20 @@ from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.actors.learner import Learner
 from mathrl_ray.actors.own_rewards import function_sources
 from mathrl_ray.actors.process_group import Rendezvous, free_port
-from mathrl_ray.actors.remote import Limit, Place, PlacedActor, RemoteGenerator, RemoteLearner, RemoteScorer, Replaceable, answer
+from mathrl_ray.actors.ray_token import ensure_token
+from mathrl_ray.actors.remote import (
+    SHUTDOWN_LIMIT_S,
+    Limit,
+    Place,
+    PlacedActor,
+    RemoteGenerator,
+    RemoteLearner,
+    RemoteScorer,
+    Replaceable,
+    answer,
+)
 from mathrl_ray.actors.scorer import Scorer
+from mathrl_ray.actors.watchdog import Watchdog
 from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.device import Device, choose_device
 
@@ -37,13 +50,30 @@ must wait does so inside the actor."""
 def ray_connection(namespace: str) -> Iterator[None]:
     """Join the cluster that RAY_ADDRESS names, else start Ray here; stop only what was started."""
     address = os.environ.get("RAY_ADDRESS", "")
-    own = {} if address else {"include_dashboard": True}
+    own: dict[str, Any] = {}
+    watchdog: Watchdog | None = None
+    if not address:
+        ensure_token()
+        watchdog = Watchdog()  # Ray's agents outlive a killed driver by a minute
+        own = {"include_dashboard": True, "dashboard_host": "127.0.0.1"}  # whoever reaches the dashboard can run code
     # The actors' logs stay in the dashboard: the job's own log is for what a person follows.
     ray.init(address=address or "local", namespace=namespace, log_to_driver=False, **own)
+    if watchdog is not None:
+        watchdog.note()
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def free_namespace(name: str) -> str:
+    """The name, or name-2, -3, ...: the first in which no actor of the joined cluster has a name.
+
+    A run of the same name in another root may have it, or what is left of this one, for the seconds that Ray needs to end it after a kill.
+    """
+    taken = {actor["namespace"] for actor in ray.util.list_named_actors(all_namespaces=True)}
+    candidates = (f"{name}-{number}" if number > 1 else name for number in itertools.count(1))
+    return next(candidate for candidate in candidates if candidate not in taken)
 
 
 def dashboard_url() -> str:
@@ -59,14 +89,19 @@ def plan_device(recipe: Recipe) -> Device:
         RecipeError: the cluster has less than the recipe asks for; wanted stands beside available.
     """
     resources = ray.cluster_resources()
+    return plan_for(recipe, num_cpus=resources.get("CPU", 0), num_gpus=resources.get("GPU", 0))
+
+
+def plan_for(recipe: Recipe, *, num_cpus: float, num_gpus: float) -> Device:
+    """As `plan_device`, for a cluster that has these, or would have them once Ray is started."""
     num_engines = recipe.learner.num_ranks + recipe.generator.replicas
-    wanted, available = LEARNER_CPUS * recipe.learner.num_ranks + GENERATOR_CPUS * recipe.generator.replicas, resources.get("CPU", 0)
+    wanted, available = LEARNER_CPUS * recipe.learner.num_ranks + GENERATOR_CPUS * recipe.generator.replicas, num_cpus
     if wanted > available:
         raise RecipeError(
             f"the run needs {wanted} CPUs (learner.num_ranks {recipe.learner.num_ranks} + generator.replicas {recipe.generator.replicas}), "
             f"the cluster has {available:g}: lower learner.num_ranks or generator.replicas, or add a node."
         )
-    num_gpus, transport = resources.get("GPU", 0), recipe.driver.weight_transport
+    transport = recipe.driver.weight_transport
     return choose_device(recipe.device.kind, num_gpus=num_gpus, num_engines=num_engines, weight_transport=transport)
 
 
@@ -76,6 +111,10 @@ class Placement:
 
     recipe: Recipe
     device: Device
+    namespace: str | None = None
+    """Of the actors' names; by default that of the connection."""
+    shutdown_limit_s: float = SHUTDOWN_LIMIT_S
+    """What each actor gets to end by itself, in `stop`."""
     _ranks: list[PlacedActor] = field(default_factory=list)
     _rank_group: Any = None
     _preloads: list[Any] = field(default_factory=list)
@@ -104,12 +143,12 @@ class Placement:
         options = {"num_cpus": GENERATOR_CPUS, "num_gpus": self.device.gpus_per_engine, "max_concurrency": MAX_CALLS}
         if self._shares_gpu:
             options["scheduling_strategy"] = self._bundle(0)
-        return _create(Generator, name, **options)
+        return self._create(Generator, name, **options)
 
     def _new_scorer(self, name: str, functions: Sequence[FunctionSource]) -> Any:
         scorer = self.recipe.scorer
         arguments = (scorer.limit_s, int(scorer.memory_gib * 2**30), scorer.num_processes, functions)
-        return _create(Scorer, name, *arguments, num_cpus=0, num_gpus=0, max_concurrency=MAX_CALLS)
+        return self._create(Scorer, name, *arguments, num_cpus=0, num_gpus=0, max_concurrency=MAX_CALLS)
 
     @property
     def _shares_gpu(self) -> bool:
@@ -125,10 +164,13 @@ class Placement:
         self._rank_group = placement_group([bundle] * num_ranks, strategy="PACK")
         for rank in range(num_ranks):
             name, place = f"learner-{rank}", self._bundle(rank)
-            learner = _create(Learner, name, rank, num_ranks, num_cpus=LEARNER_CPUS, num_gpus=gpus, scheduling_strategy=place)
+            learner = self._create(Learner, name, rank, num_ranks, num_cpus=LEARNER_CPUS, num_gpus=gpus, scheduling_strategy=place)
             self._ranks.append(PlacedActor(learner, name))
         rendezvous = self._ranks[0].handle.__ray_call__.remote(_rendezvous)
         self._preloads = [rank.handle.preload.remote(self.recipe, self.device, rendezvous) for rank in self._ranks]
+
+    def _create(self, actor_class: type, name: str, *arguments: Any, **options: Any) -> Any:
+        return ray.remote(actor_class).options(name=name, namespace=self.namespace, **options).remote(*arguments)
 
     def _bundle(self, index: int) -> PlacementGroupSchedulingStrategy:
         return PlacementGroupSchedulingStrategy(self._rank_group, placement_group_bundle_index=index)
@@ -193,7 +235,7 @@ class Placement:
     async def stop(self) -> None:
         """Let each actor end its processes, then end the actors; one that does not answer is ended all the same."""
         actors: list[PlacedActor | Replaceable] = [*self._ranks, *self._generators, *self._scorers]
-        await asyncio.gather(*(each.end() for each in actors), return_exceptions=True)
+        await asyncio.gather(*(each.end(self.shutdown_limit_s) for each in actors), return_exceptions=True)
         if self._learner is not None:
             self._learner.remove_published()
         if self._rank_group is not None:
@@ -201,9 +243,9 @@ class Placement:
 
 
 @contextlib.asynccontextmanager
-async def placement(recipe: Recipe, device: Device) -> AsyncIterator[Placement]:
+async def placement(recipe: Recipe, device: Device, namespace: str | None = None) -> AsyncIterator[Placement]:
     """Create a run's actors; they are gone when the block ends, however it ends."""
-    placed = Placement(recipe, device)
+    placed = Placement(recipe, device, namespace)
     try:
         placed.create()
         yield placed
@@ -217,10 +259,6 @@ def gpus_are_right(places: Collection[Place], gpus_per_engine: float) -> bool:
     if any(len(place.gpus) != ceil(gpus_per_engine) for place in places):
         return False
     return len(set(taken)) <= 1 if 0 < gpus_per_engine < 1 else len(set(taken)) == len(taken)
-
-
-def _create(actor_class: type, name: str, *arguments: Any, **options: Any) -> Any:
-    return ray.remote(actor_class).options(name=name, **options).remote(*arguments)
 
 
 def _rendezvous(_: Any) -> Rendezvous:

@@ -9,6 +9,7 @@ Built by placement.py. Knows Ray's futures; knows no engine.
 
 import asyncio
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -156,15 +157,15 @@ class PlacedActor:
         if self._place is not None:
             self._left |= await _on_machine_of(self._place, footprint, self._place.process) or Footprint()
 
-    async def end(self) -> None:
-        """Let it end its processes, then remove it.
+    async def end(self, limit_s: float = SHUTDOWN_LIMIT_S) -> None:
+        """Let it end its processes, for which it gets `limit_s`, then remove it.
 
         Raises:
             ActorError: as `remove`.
         """
         await self.note()
         with contextlib.suppress(ActorError, ValueError):
-            await call(self.handle, self.name, "shutdown", limit=Limit(SHUTDOWN_LIMIT_S, "fixed"))
+            await call(self.handle, self.name, "shutdown", limit=Limit(limit_s, "fixed"))
         await self.remove()
 
     async def remove(self) -> None:
@@ -264,14 +265,14 @@ class Replaceable:
                 self._all.add(actor)  # before a cancellation can come between, so that `end` knows of it
                 return actor
 
-    async def end(self) -> None:
+    async def end(self, limit_s: float = SHUTDOWN_LIMIT_S) -> None:
         """Let the actor end its processes, then end it and all that is left of it and its predecessors. Can be called at any time.
 
         Raises:
             ActorError: a process does not end even by force.
         """
         self._ended = True
-        await asyncio.gather(*(self._forget(each, each.end) for each in self._all))
+        await asyncio.gather(*(self._forget(each, functools.partial(each.end, limit_s)) for each in self._all))
 
     async def _forget(self, actor: PlacedActor, removal: Callable[[], Awaitable[None]]) -> None:
         await removal()
@@ -297,6 +298,9 @@ class RemoteGenerator(Replaceable):
 
     async def meet(self, meeting: WeightMeeting, index: int) -> None:
         await call(self.handle, self.name, "meet", meeting, index, limit=self._sync_limit)
+
+    async def abort(self) -> None:
+        await call(self.handle, self.name, "abort", limit=self._sync_limit)
 
 
 class RemoteLearner:
@@ -355,6 +359,13 @@ class RemoteLearner:
 
     async def save(self, folder: str) -> None:
         await self.on_all_ranks("save", folder, limit=self._limit)
+
+    async def save_checkpoint(self, folder: str) -> dict[str, float]:
+        figures: dict[str, float] = await self.on_all_ranks("save_checkpoint", folder, limit=self._limit)
+        return figures
+
+    async def load_checkpoint(self, folder: str) -> None:
+        await self.on_all_ranks("load_checkpoint", folder, limit=self._limit)
 
 
 class RemoteScorer(Replaceable):

@@ -1,4 +1,4 @@
-"""What may be typed behind `grade` and `check-data`, and what they say of themselves with --help.
+"""What may be typed behind `grade`, `check-data` and `preflight`, and what they say of themselves with --help.
 
 Called by __main__.py. Light: each command is imported when it runs.
 """
@@ -33,6 +33,24 @@ def check_data(options: argparse.Namespace) -> int:
     from mathrl_ray.commands.check_data import check_data as check
 
     return check(CheckOptions(**{**_given(options, CheckOptions), "columns": _columns(options.columns)}))
+
+
+def preflight(options: argparse.Namespace) -> int:
+    """Looks at everything that a recipe needs, before it costs anything: keys and batch arithmetic, data and golds, model, tokenizer, stop
+    strings and prompts together, CPUs, GPUs, memory, KV cache, /dev/shm and disk, versions and run root on every node. Prints one table
+    with verdicts and what to change, and an estimate of time, generated tokens and cost. Joins the cluster of RAY_ADDRESS where that is
+    set, else looks at this machine; starts no engine. Status 1 when a check failed. Every job does the same first."""
+    from mathrl_ray.commands.preflight import PreflightOptions
+    from mathrl_ray.commands.preflight import preflight as look
+
+    return look(PreflightOptions(**_given(options, PreflightOptions)))
+
+
+def add_preflight(commands: Any) -> None:
+    add = _parser(commands, "preflight", "can a recipe run on these machines, how long, and at what cost", preflight)
+    add("recipe", type=Path, metavar="RECIPE.toml")
+    add("overrides", nargs="*", default=[], metavar="section.key=value", help="changes one setting of the recipe")
+    add("--price-per-hour", metavar="P", type=_price, default=0.0, help="of all machines of the run; shows what it would cost")
 
 
 def add_grade(commands: Any) -> None:
@@ -71,6 +89,13 @@ def _text(add: Add, option: str, metavar: str, meaning: str, *, required: bool =
 def _limits(add: Add, item: str) -> None:
     add("--workers", metavar="N", type=_positive, dest="num_workers", default=0, help="grading processes; default: one a core")
     add("--limit-s", metavar="S", type=float, default=5.0, help=f"time for {item}; the process that exceeds it is ended (5)")
+
+
+def _price(text: str) -> float:
+    price = float(text)
+    if not 0 <= price < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: a price is 0 or more")
+    return price
 
 
 def _positive(text: str) -> int:

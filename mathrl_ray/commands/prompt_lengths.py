@@ -58,6 +58,6 @@ def _tokenizer(folder: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # border: transformers raises many kinds; each means that there is no tokenizer to be had
         raise DataError(f"--tokenizer = {folder}: no tokenizer can be loaded from it: {type(error).__name__}: {error}") from error

@@ -31,7 +31,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 OnStale = Literal["wait", "drop", "train"]
 """driver.on_stale: batches in admission order; or as groups finish, where the too old ones are dropped; or as they finish, all trained."""
@@ -68,6 +68,25 @@ class SlotCounts:
         return self.in_flight + self.scoring + self.buffered + self.training
 
 
+@dataclass(frozen=True, slots=True)
+class GateState:
+    """All that a gate needs to go on elsewhere, between batches. Made by `StalenessGate.state`, kept in checkpoints; plain values.
+
+    Example: GateState(version=3, num_admitted=15, consumed=6, dropped={"stale": 1}, alive=[[8, "buffered", 2], [9, "in flight", 3]],
+                       ready=[8])
+    """
+
+    version: int
+    """Of learner and generators; publications since the stage began."""
+    num_admitted: int
+    consumed: int
+    dropped: Mapping[str, int]
+    alive: list[list[Any]]
+    """[number, "in flight" or "scoring" or "buffered", oldest version] of each group that holds a slot, in the order of admission."""
+    ready: list[int]
+    """Of the buffered ones those that no other has to precede, in the order of taking."""
+
+
 @dataclass(slots=True)
 class _Group:
     stage: _Stage
@@ -87,13 +106,22 @@ class StalenessGate:
     False
     """
 
-    def __init__(self, *, batch_groups: int, max_staleness: int, on_stale: OnStale = "wait", total_groups: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        batch_groups: int,
+        max_staleness: int,
+        on_stale: OnStale = "wait",
+        total_groups: int | None = None,
+        state: GateState | None = None,
+    ) -> None:
         """
         Args:
             batch_groups: groups of one batch; only the last may be smaller.
             max_staleness: publications that a group may be behind when it is taken.
             on_stale: what happens so that, or when, one would be more.
             total_groups: how many are to be consumed in all; no more than that are ever alive or consumed, dropped ones are replaced.
+            state: of the gate that this one goes on from; its groups in flight are to be sampled again, at state.version or later.
         """
         if batch_groups < 1:
             raise ValueError(f"grpo.prompts_per_step = {batch_groups}: at least 1 is needed")
@@ -118,6 +146,36 @@ class StalenessGate:
         self._consumed = 0
         self._dropped: Counter[str] = Counter()
         self._stale: list[int] = []
+        if state is not None:
+            self._restore(state)
+
+    def _restore(self, state: GateState) -> None:
+        self.num_admitted, self._consumed, self._dropped = state.num_admitted, state.consumed, Counter(state.dropped)
+        self.learner_version = self.generator_version = state.version
+        self._free = self.num_slots - len(state.alive)
+        for number, stage, min_version in state.alive:
+            self._alive[number] = _Group(stage, state.version if stage == "in flight" else min_version)
+            self._stages[stage] += 1
+        self._ready = OrderedDict.fromkeys(state.ready)
+        if self._on_stale == "wait":
+            self._line = OrderedDict.fromkeys(number for number in self._alive if number not in self._ready)
+        self.counts()
+
+    def state(self) -> GateState:
+        """
+        Raises:
+            RuntimeError: a batch is with the learner or on its way to the generators (see `is_between_batches`).
+        """
+        if not self.is_between_batches:
+            raise RuntimeError(f"the state of a gate is known between batches only: {self.counts()}")
+        assert not self._stale, "ask `stale()` first: these groups are neither alive nor told"
+        alive = [[number, group.stage, group.min_version] for number, group in self._alive.items()]
+        return GateState(self.learner_version, self.num_admitted, self._consumed, dict(self._dropped), alive, list(self._ready))
+
+    @property
+    def is_between_batches(self) -> bool:
+        """Whether no batch is taken whose weights the generators do not hold."""
+        return not self._taken and not self._published
 
     @property
     def can_admit(self) -> bool:

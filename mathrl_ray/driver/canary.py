@@ -32,18 +32,23 @@ async def begin_stage(
         part: names one of several trainings of the stage, so that their dumps do not overwrite each other.
         facts: more numbers for the row of metrics, to tell such trainings apart there.
     """
-    settings = StageSettings(
+    settings = stage_settings(run, stage, learning_rate=learning_rate, num_optimizer_steps=num_optimizer_steps, part=part)
+    with run.ledger.work("learner-0", "start_stage"):
+        await run.actors.learner.start_stage(settings)
+    if run.canary_limit_nats is None:  # the engines have just opened the same folder: what differs now is precision
+        run.canary_limit_nats = max(run.recipe.driver.canary_max_logprob_diff, 3 * max((await _canary_gaps(run)).values()))
+    run.recorder.metrics(stage, 0, 0, {**(facts or {}), **await sync_weights(run, policy_version=0)})
+
+
+def stage_settings(run: Run, stage: str, *, learning_rate: float, num_optimizer_steps: int, part: str = "") -> StageSettings:
+    """As `begin_stage` takes them."""
+    return StageSettings(
         model_path=run.model_folder,
         learning_rate=learning_rate,
         num_optimizer_steps=num_optimizer_steps,
         stage=f"{stage}-{part}" if part else stage,
         dump_folder=str(run.recorder.folder / "dumps"),
     )
-    with run.ledger.work("learner-0", "start_stage"):
-        await run.actors.learner.start_stage(settings)
-    if run.canary_limit_nats is None:  # the engines have just opened the same folder: what differs now is precision
-        run.canary_limit_nats = max(run.recipe.driver.canary_max_logprob_diff, 3 * max((await _canary_gaps(run)).values()))
-    run.recorder.metrics(stage, 0, 0, {**(facts or {}), **await sync_weights(run, policy_version=0)})
 
 
 async def sync_weights(run: Run, *, policy_version: int) -> dict[str, float]:
@@ -82,7 +87,8 @@ async def _canary_gaps(run: Run) -> dict[str, float]:
         for replica in (replica for replica in run.generators if replica.reviving is None and not replica.pinned):
             completions = await _canary_completions(run, replica)
             if completions is not None:
-                gaps[replica.actor.name] = await _gap(run, completions)
+                is_aborted = any(completion.finish_reason == "abort" for completion in completions)
+                gaps[replica.actor.name] = 0.0 if is_aborted else await _gap(run, completions)  # the job stops; its state is to be saved
     return gaps
 
 

@@ -4,22 +4,28 @@ Called by the entry and the stages. Knows rich and plain numbers. A job's log is
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import rich.console
 from rich.table import Table
 
 from mathrl_ray.config import Recipe
+from mathrl_ray.core.masking import masked_text
 
 LINE_EVERY_S = 2.0
 LOG_WIDTH = 126
 
 
 class Console:
-    """Writes to standard output."""
+    """Writes to standard output, without secrets."""
 
-    def __init__(self) -> None:
+    def __init__(self, secrets: Collection[str] = ()) -> None:
+        """
+        Args:
+            secrets: known ones, which are masked wherever they stand; what looks like one is masked anyway.
+        """
+        self._secrets = secrets
         terminal = rich.console.Console(soft_wrap=True)
         self._rich = terminal if terminal.is_terminal else rich.console.Console(width=LOG_WIDTH, soft_wrap=True)
         self._began = time.monotonic()
@@ -27,7 +33,7 @@ class Console:
 
     def say(self, text: str) -> None:
         self._rich.print(f"[dim]{self._clock()}[/dim]  ", end="", highlight=False)
-        self._rich.print(text, markup=False, highlight=False)
+        self._rich.print(masked_text(text, self._secrets), markup=False, highlight=False)
 
     def begin_stage(self, stage: str, plan: str) -> None:
         self._stage_began, self._last_line = time.monotonic(), 0.0

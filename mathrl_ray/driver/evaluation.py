@@ -41,7 +41,8 @@ async def evaluate(run: Run, stage: str, step: int) -> dict[str, Any]:
     """
     first, *others = run.recipe.eval.prompts
     run.console.say(f"{stage}: evaluating {len(run.test_problems)} held-out problems")
-    rows = await _sample_and_grade(run, run.test_problems, f"{stage}-evaluation", EVALUATION_STEP, first, others_at=step)
+    with run.time_limit.evaluating(len(run.test_problems)):
+        rows = await _sample_and_grade(run, run.test_problems, f"{stage}-evaluation", EVALUATION_STEP, first, others_at=step)
     run.recorder.evaluation(stage, run.policy_version, rows)
     figures = figures_of(rows)
     if len(run.recipe.eval.graders) > 1:
@@ -85,7 +86,8 @@ async def validate(run: Run, stage: str, step: int, *, part: str = "", facts: Ma
     if not run.validation_problems:
         raise RecipeError("there are no validation problems: name a set in data.validation, or raise data.num_validation_problems")
     name = f"{stage}-{part}" if part else stage
-    rows = await _sample_and_grade(run, run.validation_problems, f"{name}-validation", VALIDATION_STEP, run.recipe.eval.prompts[0])
+    with run.time_limit.evaluating(len(run.validation_problems)):
+        rows = await _sample_and_grade(run, run.validation_problems, f"{name}-validation", VALIDATION_STEP, run.recipe.eval.prompts[0])
     return _note_validation(run, stage, step, rows, run.policy_version, name=name, facts=facts or {})
 
 
@@ -124,6 +126,7 @@ def _note_validation(
     # Not <stage>-validation..., which a script that looks for <stage>-v*.parquet would take for the test's.
     run.recorder.evaluation(f"validation-{name}-step{step}", version, rows)
     figures = figures_of(rows)
+    run.validated[stage, step] = figures["accuracy"]
     low, high = figures["ci95"]
     interval = {"validation_ci95_low": low, "validation_ci95_high": high}
     numbers = {f"validation_{key}": value for key, value in _metrics(figures).items()}

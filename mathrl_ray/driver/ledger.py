@@ -6,8 +6,9 @@ Written by the loops, read by the stages for metrics.jsonl and summary.json. Kno
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 ROLES = ("generator", "learner", "scorer")
 
@@ -75,6 +76,17 @@ class Ledger:
         self._busy_s: dict[str, float] = dict.fromkeys(self._actors, 0.0)
         self._lap_busy_s: dict[str, float] = dict(self._busy_s)
         self._spans: list[tuple[str, str, float, float]] = []
+
+    def state(self) -> dict[str, Any]:
+        """What was counted since the stage began, as plain values; work that goes on counts when it ends."""
+        return {"counts": asdict(self.counts), "wall_s": self.wall_s, "busy_s": dict(self._busy_s)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what another ledger had counted; nobody may be at work."""
+        self.begin_stage()
+        self.counts = Counts(**state["counts"])
+        self._began_s -= state["wall_s"]
+        self._busy_s |= state["busy_s"]
 
     def enrol(self, *actors: str) -> None:
         """Name actors, so that one that only waits is in its role's mean too; the first of each role need not be named."""

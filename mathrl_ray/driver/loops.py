@@ -5,6 +5,7 @@
     training loop   a batch of buffered groups -> optimizer step -> published weights        waits for a batch, and for the update before
       an update     every generator applies the weights, slots fall free, the step is noted  waits for the generators
       validation    the same weights' accuracy, beside training; they stay pinned meanwhile  waits for its responses
+      checkpoint    all of this between two steps; the learner stands, the others go on      waits for the learner's step and its update
 
 A group holds one of (driver.max_staleness + 1) * grpo.prompts_per_step slots from its admission until the weights that were trained on it
 are in every generator: core/staleness.py has the states, the formula and its proof. With max_staleness = 0 this is the plain loop: sample a
@@ -14,20 +15,21 @@ Called by the stages. Knows the actors' Protocols only; nothing here polls, and 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from itertools import count
 
 from mathrl_ray.actors.interfaces import Generator
 from mathrl_ray.core.groups import ZERO_VARIANCE, with_advantages
-from mathrl_ray.core.sampling import batch_indices, epoch_order
 from mathrl_ray.core.staleness import STALE, StalenessGate
 from mathrl_ray.driver.canary import canary
+from mathrl_ray.driver.checkpoint import is_due, save_checkpoint, try_to_save
 from mathrl_ray.driver.evaluation import accuracy_text, is_validation_step, validate, validate_beside
+from mathrl_ray.driver.loop_state import LoopState
+from mathrl_ray.driver.prompt_stream import prompt_at, prompt_stream
 from mathrl_ray.driver.replicas import GivenUpError, Replica
 from mathrl_ray.driver.rollouts import Prompt, grade_group, sample_group
 from mathrl_ray.driver.run import Run
-from mathrl_ray.driver.step_record import FAILED, StepRecord
+from mathrl_ray.driver.step_record import FAILED, TIME_IS_UP, StepRecord
 from mathrl_ray.types import Problem, TrajectoryGroup, WeightManifest
 
 FEWEST_FAILURES = 8
@@ -38,13 +40,14 @@ AfterStep = Callable[[int, Sequence[TrajectoryGroup], dict[str, float]], None]
 class PolicyLoops:
     """One stage's loops and what they share."""
 
-    def __init__(self, run: Run, stage: str, num_steps: int, after_step: AfterStep) -> None:
+    def __init__(self, run: Run, stage: str, num_steps: int, after_step: AfterStep, state: LoopState | None = None) -> None:
         """
         Args:
             run: the run; the stage has begun.
             stage: its name.
             num_steps: batches to train on; fewer where grpo.num_epochs ends before.
             after_step: told of each step's groups and numbers, in order.
+            state: of the loops that these go on from; learner and generators hold its weights.
         """
         grpo, driver = run.recipe.grpo, run.recipe.driver
         self._run, self._stage, self._after_step = run, stage, after_step
@@ -53,11 +56,23 @@ class PolicyLoops:
             max_staleness=driver.max_staleness,
             on_stale=driver.on_stale,
             total_groups=None if grpo.num_epochs else num_steps * grpo.prompts_per_step,
+            state=state.gate if state else None,
         )
+        self._groups: dict[int, asyncio.Task[None]] = {}
+        """On their way to the buffer."""
+        self._sampled: dict[int, TrajectoryGroup] = {}
+        """Not graded yet."""
         self._buffered: dict[int, TrajectoryGroup] = {}
         self._record = StepRecord(run, stage)
-        self._num_replaced = self._failed_in_a_row = 0
-        self._num_taken = 0
+        self._num_replaced = self._failed_in_a_row = self._step = self._saved_step = 0
+        self._validating: set[int] = set()
+        """Steps whose validation is not done."""
+        self._validations: set[asyncio.Task[None]] = set()
+        """Those that go on beside training."""
+        self._is_saving = False
+        self._resumed = state
+        if state is not None:
+            self._restore(state)
         # Each piece of work has a limit of its own; this one names what stands still, should one not be kept.
         self._limit_s = sum((run.recipe.generator.limit_s, run.recipe.learner.limit_s, driver.sync_limit_s, driver.start_limit_s))
 
@@ -67,35 +82,110 @@ class PolicyLoops:
         Raises:
             ActorError, CanaryError, StalenessError, WaitError, FloatingPointError, ValueError: the first that any loop met.
         """
+        self._run.save_now = self._save_at_the_end
         try:
             async with asyncio.TaskGroup() as self._tasks:
+                validation = self._go_on()
                 prompts = self._tasks.create_task(self._prompt_loop(), name="prompt loop")
-                num_steps = await self._training_loop()
+                num_steps = await self._training_loop(validation)
                 prompts.cancel()
+                self._drop_the_rest()
+                await self._record.close(num_steps)
         except BaseExceptionGroup as group:  # a person is to read what went wrong, not that it went wrong in a group
             raise _first(group) from group
+        finally:
+            self._run.save_now = None
         return num_steps
+
+    def _restore(self, state: LoopState) -> None:
+        self._step = self._saved_step = state.step
+        self._num_replaced, self._failed_in_a_row = state.num_replaced, state.failed_in_a_row
+        self._sampled, self._buffered = dict(state.sampled), dict(state.buffered)
+        self._record.restore(state.record)
+
+    def _go_on(self) -> asyncio.Task[None] | None:
+        """Start what was going on when the state was saved: prompts in flight are sent again, with the same ids and seeds.
+
+        Returns:
+            The validation of the last step, where that has to be done again; no other weights may be applied before.
+        """
+        if self._resumed is None:
+            return None
+        for number, stage, _ in self._resumed.gate.alive:
+            if stage != "buffered":
+                self._start_group(number, prompt_at(self._run, number), None)
+        step = self._resumed.step
+        if step in self._resumed.validating and (self._stage, step) not in self._run.validated:
+            return self._tasks.create_task(self._validate(step), name=f"validation of step {step}")
+        return None
+
+    def _state(self) -> LoopState:
+        """All of the stage that is not in the learner. Between batches only."""
+        return LoopState(
+            step=self._step,
+            gate=self._gate.state(),
+            num_replaced=self._num_replaced,
+            failed_in_a_row=self._failed_in_a_row,
+            sampled=dict(self._sampled),
+            buffered=dict(self._buffered),
+            record=self._record.state(),
+            validating=sorted(self._validating),
+            is_done=self._gate.exhausted,
+        )
+
+    async def _save_at_the_end(self) -> None:
+        """Save when the job is told to stop. Validations, whose generation is aborted, would hold up the update of the last step by their
+        pins: they are ended, and done again at resume."""
+        for task in self._validations:
+            task.cancel()
+        await self._save_now()
+
+    async def _save_now(self) -> None:
+        """Save as soon as the learner has ended its step; it begins no other meanwhile. While a save goes on, wait for that one."""
+        if self._is_saving:
+            await self._until(lambda: not self._is_saving, "a checkpoint (learner.limit_s)")
+            return
+        self._is_saving = True
+        try:
+            await self._until(lambda: self._is_between_steps, "the learner's step")
+            if self._step > self._saved_step:
+                state = self._state()
+                await save_checkpoint(self._run, self._stage, self._step, state, is_trained=state.is_done)
+                self._saved_step = self._step
+        finally:
+            self._is_saving = False
+            self._run.changes.ring()
+
+    @property
+    def _is_between_steps(self) -> bool:
+        return self._gate.is_between_batches and not self._record.is_open
 
     async def _prompt_loop(self) -> None:
         size = self._run.recipe.grpo.group_size
-        for prompt in prompt_stream(self._run):
+        for prompt in prompt_stream(self._run, self._gate.num_admitted):
             await self._until(
                 lambda: self._gate.can_admit and self._run.generators.least_loaded(size) is not None,
                 "a slot and a generator with room",
             )
             replica = self._run.generators.least_loaded(size)
-            self._tasks.create_task(self._group(self._gate.admit(), prompt, replica))
+            self._start_group(self._gate.admit(), prompt, replica)
             await asyncio.sleep(0)  # the group's task takes its place on the replica before the next one is looked for
         self._gate.close()
         self._run.changes.ring()
 
+    def _start_group(self, number: int, prompt: Prompt, replica: Replica[Generator] | None) -> None:
+        self._groups[number] = self._tasks.create_task(self._group(number, prompt, replica))
+        self._groups[number].add_done_callback(lambda _: self._groups.pop(number))
+
     async def _group(self, number: int, prompt: Prompt, replica: Replica[Generator] | None) -> None:
-        """One group's way from its prompt to the buffer."""
-        group: TrajectoryGroup | None = None
+        """One group's way from its prompt, or in a resumed run from its responses, to the buffer."""
+        group = self._sampled.get(number)
         try:
-            group = await sample_group(self._run, self._stage, prompt, replica)
-            self._gate.generated(number, group.min_policy_version)
-            self._record.sampled(number)
+            if group is None:
+                group = await sample_group(self._run, self._stage, prompt, replica)
+                self._gate.generated(number, group.min_policy_version)
+                self._record.sampled(number)
+                self._sampled[number] = group
             group = await grade_group(self._run, group, prompt.problem, self._step_of_reward(prompt.step))
         except GivenUpError as error:
             self._give_up(number, prompt.problem, group, error)
@@ -106,7 +196,7 @@ class PolicyLoops:
 
     def _step_of_reward(self, step: int) -> int:
         """The training step that a group admitted for `step` is paid as: where groups were replaced it is consumed before that."""
-        return min(step, self._num_taken + 1 + self._run.recipe.driver.max_staleness)
+        return min(step, self._step + 1 + self._run.recipe.driver.max_staleness)
 
     def _with_advantages(self, group: TrajectoryGroup) -> TrajectoryGroup:
         recipe = self._run.recipe
@@ -115,6 +205,7 @@ class PolicyLoops:
     def _buffer(self, number: int, group: TrajectoryGroup) -> None:
         grpo = self._run.recipe.grpo
         teaches_nothing = any(trajectory.drop_reason == ZERO_VARIANCE for trajectory in group.trajectories)
+        self._sampled.pop(number)
         if grpo.dynamic_sampling and teaches_nothing and self._num_replaced < grpo.max_replaced * grpo.prompts_per_step:
             self._num_replaced += 1
             self._gate.drop(number, ZERO_VARIANCE)
@@ -131,20 +222,20 @@ class PolicyLoops:
             GivenUpError: a whole batch of prompts has failed in a row: it is not the prompts' fault.
         """
         self._failed_in_a_row += 1
+        self._sampled.pop(number, None)
         if self._failed_in_a_row >= max(FEWEST_FAILURES, self._run.recipe.grpo.prompts_per_step):
             raise GivenUpError(f"{self._failed_in_a_row} prompts in a row failed, the last one ({problem.problem_id}): {error}") from error
         self._gate.drop(number, FAILED)
         self._record.dropped(number, group, FAILED)  # sampled to its end where only its grading failed
         self._run.console.say(f"warning: {problem.problem_id} is dropped: {error}")
 
-    async def _training_loop(self) -> int:
-        update: asyncio.Task[None] | None = None
-        step = 0
+    async def _training_loop(self, update: asyncio.Task[None] | None) -> int:
+        step = self._step
         while True:
-            await self._until(lambda: self._gate.batch_ready or self._gate.exhausted, "a batch of graded groups")
-            if not self._gate.batch_ready:
+            await self._until(self._may_step, "a batch of graded groups")
+            if not self._gate.batch_ready or self._run.time_limit.is_up():
                 break
-            step += 1
+            self._step = step = step + 1
             groups = self._take(step)
             has_learned = await self._record.train(groups)
             self._gate.stepped(published=has_learned)
@@ -153,17 +244,29 @@ class PolicyLoops:
                 await update
             manifest = await self._run.weights.publish(self._gate.learner_version) if has_learned else None
             update = self._tasks.create_task(self._update(step, manifest), name=f"update of step {step}")
-            if self._joins(manifest):
+            if self._joins(manifest) or is_due(self._run, step):
                 await update
+            if is_due(self._run, step):  # asked again: the update takes a while
+                await try_to_save(self._run, self._save_now())
         if update is not None:
             await update
-        await self._record.close(step)
+        await self._save_now()
         return step
+
+    def _may_step(self) -> bool:
+        return not self._is_saving and (self._gate.batch_ready or self._gate.exhausted)
+
+    def _drop_the_rest(self) -> None:
+        """Where run.max_hours has ended the stage: groups that nobody will train on."""
+        for number, task in self._groups.items():
+            task.cancel()
+            self._record.dropped(number, None, TIME_IS_UP)
+        for number, group in self._buffered.items():
+            self._record.dropped(number, group, TIME_IS_UP)
 
     def _take(self, step: int) -> list[TrajectoryGroup]:
         """The next batch, in the order of admission, which does not depend on who was fastest."""
         counts, numbers = self._gate.counts(), sorted(self._gate.take())
-        self._num_taken = step
         self._drop_stale()
         self._num_replaced = 0
         groups = {number: self._buffered.pop(number) for number in numbers}
@@ -195,38 +298,28 @@ class PolicyLoops:
             if self._is_probed(manifest):
                 metrics["canary_max_logprob_diff"] = await canary(self._run)
         groups, metrics = await self._record.finish(step, metrics)
+        self._run.changes.ring()
         self._after_step(step, groups, metrics)
         if is_validation_step(self._run, step):
             await self._validate(step)
 
     async def _validate(self, step: int) -> None:
+        self._validating.add(step)
         if self._run.recipe.driver.max_staleness == 0:
             figures = await validate(self._run, self._stage, step)
+            self._validating.discard(step)
             self._run.console.say(f"{self._stage} step {step}: validation {accuracy_text(figures)}")
             return
         stack = AsyncExitStack()
         replica = await stack.enter_async_context(self._run.weights.pinned())  # before the next update can begin
-        self._tasks.create_task(validate_beside(self._run, self._stage, step, replica, stack), name=f"validation of step {step}")
+        task = self._tasks.create_task(validate_beside(self._run, self._stage, step, replica, stack), name=f"validation of step {step}")
+        self._validations.add(task)
+        task.add_done_callback(self._validations.discard)
+        task.add_done_callback(lambda done: None if done.cancelled() else self._validating.discard(step))
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
         keys = "generator.limit_s, learner.limit_s, driver.sync_limit_s and driver.start_limit_s together"
         await self._run.changes.until(holds, lambda: f"{what} ({keys}); groups: {self._gate.counts()}", self._limit_s)
-
-
-def prompt_stream(run: Run) -> Iterator[Prompt]:
-    """The prompts in the order of admission: shuffled epochs, endless or grpo.num_epochs of them."""
-    grpo, problems, seed = run.recipe.grpo, run.train_problems, run.recipe.run.seed
-    num_problems, size = len(problems), grpo.prompts_per_step
-    for step in count(1):
-        if grpo.num_epochs:
-            places = range((step - 1) * size, min(step * size, num_problems * grpo.num_epochs))
-            chosen = [epoch_order(num_problems, seed, place // num_problems)[place % num_problems] for place in places]
-        else:
-            chosen = batch_indices(num_problems, size, step - 1, seed)
-        if not chosen:
-            return
-        for index, number in enumerate(chosen):
-            yield Prompt(step, index, problems[number], repeat=chosen[:index].count(number))
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

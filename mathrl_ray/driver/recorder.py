@@ -4,32 +4,59 @@ Called by the job entry and the stages. Knows files and formats (DESIGN "a run d
 readable when the run ends early: metrics are flushed row by row, every other file appears whole.
 """
 
+import contextlib
+import fcntl
+import itertools
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 
-from mathrl_ray.config import Recipe
-from mathrl_ray.driver.rows import EVALUATION_SCHEMA, trajectory_schema
+from mathrl_ray.config import Recipe, RecipeError
+from mathrl_ray.core.masking import masked
+from mathrl_ray.driver.file_names import inside
+from mathrl_ray.driver.rows import EVALUATION_SCHEMA, trajectory_row, trajectory_schema
+from mathrl_ray.types import TrajectoryGroup
+
+STOPPED = "stopped"
+"""The drop reason of a response that was in flight when the run was told to stop."""
 
 
 class Recorder:
     """Writes one run's folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, elapsed_s: float = 0.0) -> None:
+        """
+        Args:
+            folder: exists.
+            elapsed_s: how long the run has gone on before.
+
+        Raises:
+            RecipeError: another job writes there.
+        """
         self.folder = folder
-        self._began = time.monotonic()
-        self._metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+        self._began = time.monotonic() - elapsed_s
+        self._lock = (folder / ".lock").open("w")
+        try:
+            _lock(self._lock)
+        except BlockingIOError as error:  # not where a file system has no locks
+            self._lock.close()
+            message = f"{folder} is being written to by another job: end that one first, or give this one another run.name"
+            raise RecipeError(message) from error
+        self._metrics = self._open_metrics()
+
+    def _open_metrics(self) -> TextIO:
+        return (self.folder / "metrics.jsonl").open("a", encoding="utf-8")
 
     @classmethod
     def create(cls, recipe: Recipe) -> "Recorder":
-        """Make <root>/<name>, or <name>-2, -3, ... where it exists, and write recipe.toml with every default.
+        """Make <root>/<name>, or <name>-2, -3, ... where it exists, and write recipe.toml with every default, secrets masked.
 
         Raises:
             OSError: run.root cannot be written.
@@ -37,11 +64,37 @@ class Recorder:
         folder = _new_folder(Path(recipe.run.root), recipe.run.name)
         for part in ("evaluations", "trajectories", "checkpoints"):
             (folder / part).mkdir()
-        _write_whole(folder / "recipe.toml", tomli_w.dumps(recipe.model_dump(mode="json")))
+        _write_whole(folder / "recipe.toml", _recipe_text(recipe))
         return cls(folder)
 
+    @classmethod
+    def reopen(cls, folder: Path, recipe: Recipe, *, elapsed_s: float) -> "Recorder":
+        """Go on in a run's folder. Where the recipe differs from its recipe.toml, that becomes recipe-1.toml (-2, ...).
+
+        Raises:
+            RecipeError: another job writes there.
+        """
+        recorder = cls(folder, elapsed_s=elapsed_s)
+        _replace(folder / "recipe.toml", _recipe_text(recipe))
+        return recorder
+
     def environment(self, facts: Mapping[str, Any]) -> None:
-        self._write_json("environment.json", facts)
+        """Of the present start; that of an earlier start becomes environment-1.json (-2, ...)."""
+        _replace(self.folder / "environment.json", _json_text(masked(facts)))
+
+    @property
+    def metrics_bytes(self) -> int:
+        """Length of metrics.jsonl; each row is there whole."""
+        return os.fstat(self._metrics.fileno()).st_size
+
+    @contextlib.contextmanager
+    def closed_metrics(self) -> Iterator[None]:
+        """Let somebody else change metrics.jsonl in the block."""
+        self._metrics.close()
+        try:
+            yield
+        finally:
+            self._metrics = self._open_metrics()
 
     def elapsed_s(self) -> float:
         """Seconds since the run began: time_s, and the clock of all spans."""
@@ -63,13 +116,25 @@ class Recorder:
         self._metrics.flush()
 
     def evaluation(self, stage: str, policy_version: int, rows: Sequence[Mapping[str, Any]]) -> Path:
-        return self._write_rows(self.folder / "evaluations" / f"{stage}-v{policy_version}.parquet", rows, EVALUATION_SCHEMA)
+        return self._write_rows(inside(self.folder / "evaluations", f"{stage}-v{policy_version}.parquet"), rows, EVALUATION_SCHEMA)
 
     def trajectories(self, stage: str, step: int, rows: Sequence[Mapping[str, Any]]) -> Path:
-        return self._write_rows(self.folder / "trajectories" / f"{stage}-{step}.parquet", rows, trajectory_schema(rows))
+        return self._write_rows(inside(self.folder / "trajectories", f"{stage}-{step}.parquet"), rows, trajectory_schema(rows))
+
+    def partial(self, keeps_kv: bool, groups: Sequence[TrajectoryGroup]) -> Path:
+        """Responses that were in flight when the run was stopped, as trajectories; partial/<n>.parquet, a file a stop."""
+        rows = [
+            trajectory_row(trajectory, None, consumed_step=None, staleness=0, keeps_kv=keeps_kv)
+            for group in groups
+            for trajectory in group.with_drop_reason(STOPPED).trajectories
+        ]
+        folder = self.folder / "partial"
+        folder.mkdir(exist_ok=True)
+        number = next(number for number in itertools.count(1) if not (folder / f"{number}.parquet").exists())
+        return self._write_rows(folder / f"{number}.parquet", rows, trajectory_schema(rows))
 
     def checkpoint_folder(self, stage: str, step: int) -> Path:
-        return self.folder / "checkpoints" / f"{stage}-{step}"
+        return inside(self.folder / "checkpoints", f"{stage}-{step}")
 
     def summary(self, stages: Sequence[Mapping[str, Any]]) -> None:
         """All stages that are finished so far; written again after each."""
@@ -77,9 +142,10 @@ class Recorder:
 
     def close(self) -> None:
         self._metrics.close()
+        self._lock.close()
 
     def _write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        _write_whole(self.folder / name, json.dumps(value, indent=2) + "\n")
+        _write_whole(self.folder / name, _json_text(value))
 
     def _write_rows(self, path: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> Path:
         aside = path.with_name(f".{path.name}.writing")
@@ -92,12 +158,41 @@ def _new_folder(root: Path, name: str) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
-        folder = root / (name if number == 1 else f"{name}-{number}")
+        folder = inside(root, name if number == 1 else f"{name}-{number}")
         try:
             folder.mkdir()  # the file system decides who is first when two runs start together
             return folder
         except FileExistsError:
             number += 1
+
+
+def _lock(file: TextIO) -> None:
+    """
+    Raises:
+        BlockingIOError: another process, or another Recorder of this one, has it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # a file system without locks: the run goes on without one
+        return
+
+
+def _recipe_text(recipe: Recipe) -> str:
+    return tomli_w.dumps(masked(recipe.model_dump(mode="json")))
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file; another text that was there gets the next free number."""
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(1))
+        path.rename(next(each for each in numbered if not each.exists()))
+    _write_whole(path, text)
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -65,7 +65,12 @@ async def sample_group(run: Run, stage: str, prompt: Prompt, first: Replica[Gene
         Trajectory(group_id, request.sample, request.problem_id, request.prompt_ids, completion, not_graded)
         for request, completion in zip(requests, completions, strict=True)
     )
-    return TrajectoryGroup(group_id, prompt.problem.problem_id, trajectories)
+    group = TrajectoryGroup(group_id, prompt.problem.problem_id, trajectories)
+    if _is_aborted(completions):
+        run.ledger.counts.dropped_tokens += sum(len(completion.token_ids) for completion in completions)
+        run.stopped_groups.append(group)
+        await _until_the_end()
+    return group
 
 
 async def grade_group(run: Run, group: TrajectoryGroup, problem: Problem, step: int) -> TrajectoryGroup:
@@ -121,9 +126,21 @@ async def generate(
             return await run.generators.ask(on, len(part), lambda actor: actor.generate(part), "generate")
 
     completions = await _in_parts(requests, ask, min(PART, max_sequences))
+    if _is_aborted(completions):
+        await _until_the_end()
     if for_learning:
         run.ledger.counts.generated_tokens += sum(len(completion.token_ids) for completion in completions)
     return completions
+
+
+def _is_aborted(completions: Sequence[Completion]) -> bool:
+    """Whether the job is being stopped (stopping.py), which is what alone aborts generation."""
+    return any(completion.finish_reason == "abort" for completion in completions)
+
+
+async def _until_the_end() -> None:
+    """Stand still: nothing may be made of aborted responses. The end of the stop cancels everything that stands, within its limit."""
+    await asyncio.Event().wait()
 
 
 async def score(

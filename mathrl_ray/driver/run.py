@@ -3,7 +3,7 @@
 Made by entry.py, given to every stage and loop. Holds things together; decides nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,10 @@ from mathrl_ray.driver.console import Console
 from mathrl_ray.driver.ledger import Ledger
 from mathrl_ray.driver.recorder import Recorder
 from mathrl_ray.driver.replicas import Replicas
+from mathrl_ray.driver.time_limit import TimeLimit
 from mathrl_ray.driver.waiting import Changes
 from mathrl_ray.driver.weights import Weights
-from mathrl_ray.types import GenerationRequest, Problem, SamplingSettings
+from mathrl_ray.types import GenerationRequest, Problem, SamplingSettings, TrajectoryGroup
 
 SCORER_ROOM = 1024
 """Responses that a scorer may have in its own queue."""
@@ -51,6 +52,22 @@ class Run:
     """The larger of driver.canary_max_logprob_diff and 3 times the gap before any update; measured when the first stage begins."""
     changes: Changes = field(default_factory=Changes)
     """Rung whenever something changes that a loop may wait for."""
+    time_limit: TimeLimit = field(default_factory=TimeLimit)
+    """Of the job (run.max_hours)."""
+    save_now: Callable[[], Awaitable[None]] | None = None
+    """Saves the state of the stage that runs, as soon as it can be saved, so that the run can go on from there; None: there is none.
+
+    Awaited when the job is told to stop (stopping.py), while the stage's loops stand and generation is aborted; it is cancelled at its
+    limit, and what it was writing then must not look whole.
+    """
+    stopped_groups: list[TrajectoryGroup] = field(default_factory=list)
+    """Groups whose generation was aborted, as far as they came: written down when the job stops, never trained on."""
+    checkpoint: Any = None
+    """What the next stage goes on from (a checkpoint.Checkpoint), or None."""
+    validated: dict[tuple[str, int], float] = field(default_factory=dict)
+    """Accuracies of validations by (stage, step), by which checkpoints are kept."""
+    saved_s: float = 0.0
+    """When the last checkpoint was written or tried, by the recorder's clock."""
     ledger: Ledger = field(init=False)
     """Of the present stage."""
     generators: Replicas[Generator] = field(init=False)
@@ -61,7 +78,7 @@ class Run:
 
     def __post_init__(self) -> None:
         recipe, driver = self.recipe, self.recipe.driver
-        self.ledger = Ledger(self.recorder.elapsed_s)
+        self.ledger, self.saved_s = Ledger(self.recorder.elapsed_s), self.recorder.elapsed_s()
         shared = (self.changes, self.ledger, driver)
         generator = recipe.generator
 
@@ -76,6 +93,10 @@ class Run:
         """End replacements of failed actors that still go on."""
         await self.generators.close()
         await self.scorers.close()
+
+    def validations_of(self, stage: str) -> dict[int, float]:
+        """Accuracies by step."""
+        return {step: accuracy for (of, step), accuracy in self.validated.items() if of == stage}
 
     @property
     def policy_version(self) -> int:

@@ -19,6 +19,8 @@ from mathrl_ray.types import PolicyUpdate, TrajectoryGroup
 
 FAILED = "failed"
 """The drop reason of a prompt that failed at every try."""
+TIME_IS_UP = "time_is_up"
+"""The drop reason of groups that run.max_hours left no step for."""
 
 
 @dataclass
@@ -35,6 +37,17 @@ class _Step:
     """Groups that were dropped since the step before."""
 
 
+@dataclass(frozen=True, slots=True)
+class RecordState:
+    """What a record needs to go on elsewhere, between steps."""
+
+    drop_counts: Mapping[str, int]
+    dropped: list[TrajectoryGroup]
+    """Since the last batch was taken; not written yet."""
+    ages_s: Mapping[int, float]
+    """Of each group that was sampled and is not trained on yet, by its number."""
+
+
 class StepRecord:
     """Notes of a stage's steps. At most two steps are open: one in training, one whose weights are on their way."""
 
@@ -45,6 +58,23 @@ class StepRecord:
         self._drop_counts: Counter[str] = Counter()
         self._open: dict[int, _Step] = {}
         self._present: _Step | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a step's batch is taken and its row not written yet."""
+        return bool(self._open)
+
+    def state(self) -> RecordState:
+        """Between steps only."""
+        assert not self._open, "a step is open"
+        now_s = self._run.ledger.now_s
+        ages_s = {number: now_s - sampled_s for number, sampled_s in self._sampled_s.items()}
+        return RecordState(dict(self._drop_counts), list(self._dropped), ages_s)
+
+    def restore(self, state: RecordState) -> None:
+        now_s = self._run.ledger.now_s
+        self._drop_counts, self._dropped = Counter(state.drop_counts), list(state.dropped)
+        self._sampled_s = {number: now_s - age_s for number, age_s in state.ages_s.items()}
 
     def sampled(self, number: int) -> None:
         """A group's responses are there; its age counts from now."""
@@ -113,7 +143,7 @@ class StepRecord:
             number: of the step.
             metrics: of the sync.
         """
-        step, run = self._open.pop(number), self._run
+        step, run = self._open[number], self._run
         numbers = {**rollout_metrics(step.groups), **step.metrics, **metrics, **run.ledger.lap()}
         counts, restarts = run.ledger.counts, {"generator": run.generators.num_restarts, "scorer": run.scorers.num_restarts}
         totals = {name: getattr(counts, name) for name in ("trained_tokens", "dropped_tokens", "zero_variance_tokens", "redone")}
@@ -122,6 +152,7 @@ class StepRecord:
         run.recorder.metrics(self._stage, number, run.policy_version, {**numbers, "spans": run.ledger.take_spans()})
         # In a thread: a batch of long responses takes a while to encode, and the loops would stand still meanwhile.
         await asyncio.to_thread(self._write_rows, step)
+        del self._open[number]
         return step.groups, numbers
 
     async def close(self, last: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from mathrl_ray.driver.canary import begin_stage
 from mathrl_ray.driver.evaluation import evaluate
 from mathrl_ray.driver.loops import PolicyLoops
+from mathrl_ray.driver.resume import go_on, take_checkpoint
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.step_warnings import step_warnings
 from mathrl_ray.recipe_checks import num_grpo_steps
@@ -21,7 +22,11 @@ async def run_grpo(run: Run) -> dict[str, Any]:
     grpo = run.recipe.grpo
     num_steps = num_grpo_steps(grpo, len(run.train_problems))
     run.console.begin_stage("grpo", f"{num_steps} steps of {grpo.prompts_per_step} problems x {grpo.group_size} responses")
-    await begin_stage(run, "grpo", learning_rate=grpo.learning_rate, num_optimizer_steps=num_steps * grpo.updates_per_step)
+    checkpoint, schedule = take_checkpoint(run, "grpo"), num_steps * grpo.updates_per_step
+    if checkpoint is None:
+        await begin_stage(run, "grpo", learning_rate=grpo.learning_rate, num_optimizer_steps=schedule)
+    else:
+        await go_on(run, checkpoint, learning_rate=grpo.learning_rate, num_optimizer_steps=schedule)
     warned: set[str] = set()
 
     def after_step(step: int, groups: Sequence[TrajectoryGroup], metrics: Mapping[str, float]) -> None:
@@ -33,7 +38,8 @@ async def run_grpo(run: Run) -> dict[str, Any]:
         shown = {"reward": metrics["reward_mean"], "format": metrics["format_reward_mean"], "tokens": metrics["response_tokens_mean"]}
         run.console.step("grpo", step, num_steps, shown)
 
-    num_done = await PolicyLoops(run, "grpo", num_steps, after_step).train()
-    figures = await evaluate(run, "grpo", step=num_done)
-    await run.actors.learner.save(str(run.recorder.checkpoint_folder("grpo", num_done)))
-    return figures
+    state = checkpoint.loops() if checkpoint else None
+    num_done = await PolicyLoops(run, "grpo", num_steps, after_step, state).train()
+    if num_done < num_steps and run.recipe.run.max_hours:
+        run.console.say(f"grpo: run.max_hours = {run.recipe.run.max_hours:g} left room for {num_done} of {num_steps} steps")
+    return await evaluate(run, "grpo", step=num_done)

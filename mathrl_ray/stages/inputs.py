@@ -120,29 +120,36 @@ def _make_traces(recipe: Recipe, prompt: Prompt) -> list[SftRow]:
     ]
 
 
-def prepare_model(recipe: Recipe, say: Callable[[str], None]) -> Path:
+def prepare_model(recipe: Recipe, say: Callable[[str], None], check: Callable[[], None] = lambda: None) -> Path:
     """The start model's folder on this machine: made, fetched from the hub, or as it is.
+
+    Args:
+        recipe: its model.path.
+        say: for what takes long.
+        check: called again and again while the built-in model is made; what it raises ends that.
 
     Raises:
         RecipeError: a hub name that cannot be fetched.
     """
     if recipe.model.path == BUILTIN:
-        return _builtin_model(recipe, say)
+        return _builtin_model(recipe, say, check)
     if not is_hub_name(recipe.model.path):
         return Path(recipe.model.path)
     from huggingface_hub import snapshot_download
 
     say(f"fetching {recipe.model.path}")
     try:
-        return Path(snapshot_download(recipe.model.path, allow_patterns=["*.safetensors", "*.json", "*.model", "*.txt"]))
+        code = ["*.py"] if recipe.model.trust_remote_code else []
+        return Path(snapshot_download(recipe.model.path, allow_patterns=["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", *code]))
     except Exception as error:  # the hub's client raises many kinds; each means that the model is not to be had
         raise RecipeError(f"model.path = {recipe.model.path}: cannot be fetched from the hub ({error})") from error
 
 
-def _builtin_model(recipe: Recipe, say: Callable[[str], None]) -> Path:
+def _builtin_model(recipe: Recipe, say: Callable[[str], None], check: Callable[[], None]) -> Path:
     from mathrl_ray.data.tiny_model import ensure_base_model
 
     def progress(step: int, num_steps: int) -> None:
+        check()
         if step % 300 == 0 or step == num_steps:
             say(f"making the built-in start model (once): step {step}/{num_steps}")
 

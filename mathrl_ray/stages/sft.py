@@ -5,7 +5,9 @@ Called by jobs/sft.py and by the study, as the stage sft or sft_filtered. Read t
 
 from typing import Any, Literal
 
+from mathrl_ray.driver.checkpoint import save_checkpoint
 from mathrl_ray.driver.evaluation import evaluate
+from mathrl_ray.driver.resume import go_on, take_checkpoint
 from mathrl_ray.driver.run import Run
 from mathrl_ray.stages.sft_sweep import sweep_sizes
 from mathrl_ray.stages.sft_training import train_on
@@ -18,13 +20,25 @@ async def run_sft(run: Run, stage: Literal["sft", "sft_filtered"] = "sft") -> di
     The stage sft takes the traces that sft.keep says, and where sft.sizes names some, one model a size, of which the best on the
     validation problems is evaluated and saved. sft_filtered takes all traces that are right, whatever these keys say, and no sizes.
     """
+    checkpoint = take_checkpoint(run, stage)
+    if checkpoint is None:
+        step = await _from_the_start(run, stage)
+    elif stage == "sft" and run.recipe.sft.sizes:  # written when the best size was found: only the evaluation is left
+        await go_on(run, checkpoint, learning_rate=run.recipe.sft.learning_rate, num_optimizer_steps=1)
+        step = checkpoint.step
+    else:
+        chosen = checkpoint.facts["traces"]
+        traces = run.traces if chosen is None else [run.traces[place] for place in chosen]
+        step = await train_on(run, stage, traces, checkpoint=checkpoint)
+    return await evaluate(run, stage, step=step)
+
+
+async def _from_the_start(run: Run, stage: Literal["sft", "sft_filtered"]) -> int:
     settings = run.recipe.sft
     keep = settings.keep if stage == "sft" else "correct"
     traces = await select_traces(run, stage, keep)
     if stage == "sft" and settings.sizes:
         step = await sweep_sizes(run, stage, traces)
-    else:
-        step = await train_on(run, stage, traces)
-    figures = await evaluate(run, stage, step=step)
-    await run.actors.learner.save(str(run.recorder.checkpoint_folder(stage, step)))
-    return figures
+        await save_checkpoint(run, stage, step, is_trained=True)
+        return step
+    return await train_on(run, stage, traces)

@@ -3,73 +3,151 @@
 Called by sft.py and sft_sweep.py. Knows nothing of where the traces come from.
 """
 
+import asyncio
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 from mathrl_ray.core.sampling import epoch_order
 from mathrl_ray.core.tokenization import tokenize_apart
 from mathrl_ray.data.traces import SftRow
 from mathrl_ray.driver.canary import begin_stage, sync_weights
+from mathrl_ray.driver.checkpoint import Checkpoint, is_due, save_checkpoint, try_to_save
 from mathrl_ray.driver.evaluation import accuracy_text, is_validation_step, validate
 from mathrl_ray.driver.prefetch import Prefetch
+from mathrl_ray.driver.resume import go_on
 from mathrl_ray.driver.run import Run
 from mathrl_ray.recipe_checks import num_sft_steps
 from mathrl_ray.types import SftExample
 
 
-async def train_on(run: Run, stage: str, traces: Sequence[SftRow], *, part: str = "", facts: Mapping[str, float] | None = None) -> int:
+async def train_on(
+    run: Run,
+    stage: str,
+    traces: Sequence[SftRow],
+    *,
+    part: str = "",
+    facts: Mapping[str, float] | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> int:
     """Train the start model on traces; afterwards the generators hold the result. Returns the number of steps.
 
     Args:
         run: the run.
         stage: its name.
         traces: what is learned, `sft.epochs` times.
-        part: names one of several trainings of the stage; its caller validates the last step itself.
+        part: names one of several trainings of the stage; its caller validates the last step itself, and no checkpoint is written.
         facts: more numbers for every row of metrics, to tell such trainings apart there.
+        checkpoint: of such a training, to go on from.
     """
-    facts = facts or {}
     settings = run.recipe.sft
     num_steps = num_sft_steps(settings, len(traces))
     plan = f"{len(traces)} traces, {num_steps} steps of {settings.batch_size}"
     run.console.begin_stage(stage, f"{part}: {plan}" if part else plan)
-    await begin_stage(run, stage, learning_rate=settings.learning_rate, num_optimizer_steps=num_steps, part=part, facts=facts)
-    published_step, step = 0, 0
-    with prefetched(run, sft_batches(run, traces)) as batches:
-        async for batch in batches:
-            step += 1
-            await _step(run, stage, step, num_steps, batch, {**facts, "data_wait_s": batches.last_wait_s})
-            if is_validation_step(run, step) and not (part and step == num_steps):
-                published_step = await _publish(run, stage, step, facts)
-                figures = await validate(run, stage, step, part=part, facts=facts)
-                run.console.say(f"{stage} step {step}: validation {accuracy_text(figures)}")
-    assert step == num_steps, (step, num_steps)
-    if published_step < num_steps:
-        await _publish(run, stage, num_steps, facts)
-    return num_steps
+    if checkpoint is None:
+        await begin_stage(run, stage, learning_rate=settings.learning_rate, num_optimizer_steps=num_steps, part=part, facts=facts)
+    else:
+        await go_on(run, checkpoint, learning_rate=settings.learning_rate, num_optimizer_steps=num_steps)
+    training = _Training(run, stage, num_steps, part, facts or {}, chosen=places_of(run.traces, traces))
+    if checkpoint is not None:
+        training.step = training.saved_step = checkpoint.step
+        training.published_step = checkpoint.facts["published_step"]
+    run.save_now = None if part else training.save
+    try:
+        await training.train(traces)
+    finally:
+        run.save_now = None
+    return training.step
 
 
-async def _step(run: Run, stage: str, step: int, num_steps: int, batch: list[SftExample], facts: Mapping[str, float]) -> None:
-    with run.ledger.work("learner-0", "train_sft"):
-        metrics = await run.actors.learner.train_sft(batch)
-    run.ledger.counts.optimizer_steps += 1 - int(metrics.get("skipped_updates", 0))
-    run.recorder.metrics(stage, step, run.policy_version, {**facts, **metrics, **run.ledger.lap(), "spans": run.ledger.take_spans()})
-    run.console.step(stage, step, num_steps, {"loss": metrics["loss"], "entropy": metrics["entropy_nats"]})
+@dataclass
+class _Training:
+    """Where one training is."""
+
+    run: Run
+    stage: str
+    num_steps: int
+    part: str
+    facts: Mapping[str, float]
+    chosen: list[int] | None
+    """Places of its traces among the run's; None for all of them."""
+    step: int = 0
+    published_step: int = 0
+    saved_step: int = 0
+    stepping: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the learner makes a step, or is saved."""
+
+    async def train(self, traces: Sequence[SftRow]) -> None:
+        if self._is_to_be_validated and (self.stage, self.step) not in self.run.validated:  # it was saved just before
+            await self._validate()
+        with prefetched(self.run, sft_batches(self.run, traces, first=self.step)) as batches:
+            async for batch in batches:
+                if self.run.time_limit.is_up():
+                    limit = f"run.max_hours = {self.run.recipe.run.max_hours:g}"
+                    self.run.console.say(f"{self.stage}: {limit} leaves room for {self.step} of {self.num_steps} steps")
+                    break
+                async with self.stepping:
+                    await self._step(batch, batches.last_wait_s)
+                if self._is_to_be_validated:
+                    await self._validate()
+                if not self.part and is_due(self.run, self.step):
+                    await try_to_save(self.run, self.save())
+        if self.published_step < self.step:
+            await self._publish()
+        if not self.part:
+            await self.save()
+
+    async def _step(self, batch: list[SftExample], data_wait_s: float) -> None:
+        run = self.run
+        with run.ledger.work("learner-0", "train_sft"):
+            metrics = await run.actors.learner.train_sft(batch)
+        self.step += 1
+        run.ledger.counts.optimizer_steps += 1 - int(metrics.get("skipped_updates", 0))
+        times = {"data_wait_s": data_wait_s, **run.ledger.lap(), "spans": run.ledger.take_spans()}
+        run.recorder.metrics(self.stage, self.step, run.policy_version, {**self.facts, **metrics, **times})
+        run.console.step(self.stage, self.step, self.num_steps, {"loss": metrics["loss"], "entropy": metrics["entropy_nats"]})
+
+    @property
+    def _is_to_be_validated(self) -> bool:
+        return self.step > 0 and is_validation_step(self.run, self.step) and not (self.part and self.step == self.num_steps)
+
+    async def _validate(self) -> None:
+        await self._publish()
+        figures = await validate(self.run, self.stage, self.step, part=self.part, facts=self.facts)
+        self.run.console.say(f"{self.stage} step {self.step}: validation {accuracy_text(figures)}")
+
+    async def _publish(self) -> None:
+        """Give the generators the present weights."""
+        sync = await sync_weights(self.run, policy_version=self.run.policy_version + 1)
+        self.run.recorder.metrics(self.stage, self.step, self.run.policy_version, {**self.facts, **sync})
+        self.published_step = self.step
+
+    async def save(self) -> None:
+        """Once the learner has ended its step; it begins no other meanwhile."""
+        async with self.stepping:
+            if self.step > self.saved_step:
+                kept = {"published_step": self.published_step, "traces": self.chosen}
+                await save_checkpoint(self.run, self.stage, self.step, is_trained=self.step == self.num_steps, facts=kept)
+                self.saved_step = self.step
 
 
-async def _publish(run: Run, stage: str, step: int, facts: Mapping[str, float]) -> int:
-    """Give the generators the present weights; returns the step."""
-    sync = await sync_weights(run, policy_version=run.policy_version + 1)
-    run.recorder.metrics(stage, step, run.policy_version, {**facts, **sync})
-    return step
+def places_of(all_traces: Sequence[SftRow], traces: Sequence[SftRow]) -> list[int] | None:
+    """Where the chosen ones are among all; None for all, in their order."""
+    places = {id(trace): place for place, trace in enumerate(all_traces)}
+    chosen = [places[id(trace)] for trace in traces if id(trace) in places]
+    return None if chosen == list(range(len(all_traces))) else chosen
 
 
-def sft_batches(run: Run, traces: Sequence[SftRow]) -> Iterator[list[SftExample]]:
-    """The batches of all epochs, tokenised as they are asked for; an epoch's last one may be smaller."""
+def sft_batches(run: Run, traces: Sequence[SftRow], first: int = 0) -> Iterator[list[SftExample]]:
+    """The batches of all epochs, tokenised as they are asked for; an epoch's last one may be smaller. The `first` ones are left out."""
     settings, tokenizer = run.recipe.sft, own_tokenizer(run)
-    for epoch in range(settings.epochs):
+    first_epoch, first = divmod(first, ceil(len(traces) / settings.batch_size))
+    for epoch in range(first_epoch, settings.epochs):
         order = epoch_order(len(traces), run.recipe.run.seed, epoch)
-        yield from examples_in_batches([traces[index] for index in order], tokenizer, settings.batch_size)
+        start = first * settings.batch_size if epoch == first_epoch else 0
+        yield from examples_in_batches([traces[index] for index in order[start:]], tokenizer, settings.batch_size)
 
 
 def examples_in_batches(traces: Sequence[SftRow], tokenizer: Any, size: int) -> Iterator[list[SftExample]]:

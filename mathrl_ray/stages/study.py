@@ -16,7 +16,8 @@ from mathrl_ray.stages.sft import run_sft
 
 async def run_study(run: Run, stages: Sequence[StageName]) -> None:
     """Run the stages in order; summary.json is written after each, so a later failure loses nothing."""
-    for stage in stages:
+    for stage in stages[len(run.stages) :]:  # the others are done, in a run that goes on
+        run.time_limit.begin_stage(stage)
         run.ledger.begin_stage()
         figures = await _run_stage(run, stage)
         run.stages.append({"name": stage, **figures, **_spent(run.ledger)})

@@ -7,7 +7,9 @@ written in place again and again, since fresh pages of shared memory are several
     after it     each tensor at its offset
 """
 
+import functools
 import os
+import secrets
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
@@ -26,6 +28,12 @@ FULLY_SUMMED_PAGES = 4096
 """Blocks of up to 16 MiB are summed whole; of larger ones 8 bytes a page, since a whole sum costs half as much as the copy."""
 MARK = 0x6D617468726C7731
 WRITING = -1
+
+
+@functools.cache
+def block_prefix() -> str:
+    """How the names of this process's blocks begin, and no other's: by it they are found when the process was killed."""
+    return f"mathrl-weights-{os.getpid()}-{secrets.token_hex(4)}-"
 
 
 class _Pages:
@@ -83,7 +91,7 @@ class SharedMemoryBlock:
     def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype, folder: str = SHARED_MEMORY_FOLDER) -> None:
         self._entries = tuple(_layout(tensors, dtype))
         size = _round_up(self._entries[-1].offset_bytes + _num_bytes(self._entries[-1]), PAGE_BYTES)
-        handle, self.path = tempfile.mkstemp(prefix="mathrl-weights-", dir=folder)  # mode 0600
+        handle, self.path = tempfile.mkstemp(prefix=block_prefix(), dir=folder)  # mode 0600
         try:
             os.posix_fallocate(handle, 0, size)  # an overfull /dev/shm is an error here, not a SIGBUS while writing
         except OSError:

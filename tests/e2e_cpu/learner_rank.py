@@ -127,6 +127,34 @@ def skipping_of(job, group, *, name, dtype, zero_stage):
     return results
 
 
+def resuming(job, group):
+    """Gradient norms and weights of two more steps, in a learner that never stopped and in one that goes on from its checkpoint."""
+    return {variant["name"]: resuming_of(job, group, **variant) for variant in job["variants"]}
+
+
+def resuming_of(job, group, *, name, dtype, zero_stage):
+    folder = Path(job["folder"]) / name
+    checkpoint = folder / "checkpoint"
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    keys = {"zero_stage": zero_stage, "num_ranks": group.num_ranks, "micro_batch_tokens": 512, "schedule": "linear"}
+    recipe = recipe_for(folder, model={"dtype": dtype}, learner=keys)
+    batch, results = made_up_trajectories(16, seed=3), {}
+    for which in ("whole", "resumed"):
+        learner = Learner(group.rank, group.num_ranks)
+        learner.preload(recipe, CPU)
+        learner.setup(recipe, CPU)
+        learner.start_stage(StageSettings(job["model"], 1e-2, 10, "grpo", str(folder / "dumps")))
+        if which == "whole":
+            learner.train_policy(batch, SAMPLING)
+            learner.save_checkpoint(str(checkpoint))
+        else:
+            learner.load_checkpoint(str(checkpoint))
+        norms = [learner.train_policy(batch, SAMPLING).metrics["grad_norm"] for _ in range(2)]
+        results[which] = (norms, flat_weights(learner))
+        learner.shutdown()
+    return results
+
+
 def flat_weights(learner):
     manifest = learner.publish(1)
     if manifest is None:
@@ -141,7 +169,7 @@ def main():
     torch.set_num_threads(1)
     group = ProcessGroup(rank, job["num_ranks"])
     group.join(Rendezvous("127.0.0.1", job["port"]), "gloo", 120)
-    results = {"gradients": gradients, "skipping": skipping}[job["what"]](job, group)
+    results = {"gradients": gradients, "skipping": skipping, "resuming": resuming}[job["what"]](job, group)
     if rank == 0:
         torch.save(results, job["output"])
 

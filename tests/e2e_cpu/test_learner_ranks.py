@@ -85,6 +85,23 @@ def test_behaviour_15_a_loss_or_gradient_that_is_no_number_changes_no_weight_on_
         assert_skipped(result, tmp_path / name / "dumps")
 
 
+def test_behaviour_26_two_ranks_go_on_from_their_checkpoint_as_if_they_had_not_stopped(start_model, tmp_path):
+    variants = [
+        {"name": f"{zero_stage} {dtype}", "dtype": dtype, "zero_stage": zero_stage}
+        for zero_stage, dtype in ((1, "bfloat16"), (2, "float32"), (3, "float32"))
+    ]
+    for name, result in run_ranks(tmp_path, 2, start_model, what="resuming", variants=variants).items():
+        assert result["resumed"][0] == result["whole"][0], name
+        assert torch.equal(result["resumed"][1], result["whole"][1]), name
+        assert len(set(result["whole"][0])) == 2
+        assert sorted(path.name for path in (tmp_path / name / "checkpoint" / "trainer").iterdir()) == [
+            "learner.json",
+            "optimizer.safetensors",
+            "random-rank0.safetensors",
+            "random-rank1.safetensors",
+        ]
+
+
 def assert_skipped(result, dump_folder):
     applied, _, good = result["good"]
     assert applied == 1

@@ -12,6 +12,7 @@ from samples import make_run, recipe_for
 from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.driver.canary import sync_weights
 from mathrl_ray.driver.loops import PolicyLoops
+from mathrl_ray.driver.resume import find_resumption, go_on, take_checkpoint
 from mathrl_ray.recipe_checks import num_grpo_steps
 from mathrl_ray.types import Completion, GenerationRequest, Grade, PolicyUpdate, ResponseStatistics, ScoreRequest
 
@@ -35,6 +36,12 @@ class TrueLearner(FakeLearner):
         update = await super().train_policy(batch, sampling)
         self.num_updates += update.num_optimizer_steps
         return update
+
+    def state(self) -> Any:
+        return {"num_updates": self.num_updates}
+
+    def take(self, state: Any) -> None:
+        self.num_updates = state["num_updates"]
 
     async def response_statistics(self, sequences: Any, sampling: Any) -> list[ResponseStatistics]:
         before = self.num_updates
@@ -90,7 +97,10 @@ class LoopScene:
         sections["grpo"] = {"num_steps": 6, "prompts_per_step": 2, "group_size": 2, **sections.get("grpo", {})}
         sections["eval"] = {"num_problems": 2, **sections.get("eval", {})}
         recipe = recipe_for(folder, **sections)
-        self.run = make_run(recipe, Actors(self.learner, tuple(self.generators), tuple(self.scorers), (0,)))
+        self.said: list[str] = []
+        self.resumption = find_resumption(recipe, ["grpo"])
+        recorder = self.resumption.open(recipe, ["grpo"], self.said.append) if self.resumption else None
+        self.run = make_run(recipe, Actors(self.learner, tuple(self.generators), tuple(self.scorers), (0,)), recorder=recorder)
         self.run.train_problems = [
             type(each)(each.problem_id, each.problem, f"gold {index}") for index, each in enumerate(self.run.train_problems[:num_problems])
         ]
@@ -99,8 +109,9 @@ class LoopScene:
             scorer.broken = frozenset(f"gold {num_problems - 1 - index}" for index in range(num_broken))
         self.steps: list[int] = []
         self.num_groups: list[int] = []
-        self.said: list[str] = []
         self.run.console.say = self.said.append
+        if self.resumption:
+            self.resumption.restore(self.run)
 
     def after_step(self, step: int, groups: Any, metrics: Any) -> None:
         self.steps.append(step)
@@ -111,11 +122,15 @@ class LoopScene:
         grpo, held = self.run.recipe.grpo, getattr(self.learner.cue, "held", set())
         if held:
             self.learner.cue.held = set()
-        await sync_weights(self.run, policy_version=0)
+        checkpoint = take_checkpoint(self.run, "grpo")
+        if checkpoint is None:
+            await sync_weights(self.run, policy_version=0)
+        else:
+            await go_on(self.run, checkpoint, learning_rate=1.0, num_optimizer_steps=1)
         if held:
             self.learner.cue.held = held
         num_steps = num_grpo_steps(grpo, len(self.run.train_problems))
-        return await PolicyLoops(self.run, "grpo", num_steps, self.after_step).train()
+        return await PolicyLoops(self.run, "grpo", num_steps, self.after_step, checkpoint.loops() if checkpoint else None).train()
 
     def rows(self) -> list[dict[str, Any]]:
         """All trajectories' rows, in the order of the steps that wrote them."""

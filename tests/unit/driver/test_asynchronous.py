@@ -6,7 +6,7 @@ from loop_scene import LoopScene, check_nothing_is_lost_or_doubled
 
 from mathrl_ray.actors.interfaces import ActorError
 from mathrl_ray.driver.canary import CanaryError
-from mathrl_ray.driver.loops import prompt_stream
+from mathrl_ray.driver.prompt_stream import prompt_stream
 from mathrl_ray.driver.replicas import GivenUpError
 
 

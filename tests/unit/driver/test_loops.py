@@ -68,6 +68,7 @@ def test_behaviour_34_every_metric_row_has_its_own_step_and_the_summary_is_writt
         ("grpo", 0),
         ("grpo", 1),
         ("grpo", 2),
+        ("grpo", 2),  # its checkpoint
         ("grpo", 2),  # the evaluation behind the last step
     ]
     assert all({"stage", "step", "policy_version", "time_s"} <= set(row) for row in rows)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from samples import make_run, recipe_for
 
 from mathrl_ray.actors.interfaces import Actors
-from mathrl_ray.driver.loops import prompt_stream
+from mathrl_ray.driver.prompt_stream import prompt_stream
 from mathrl_ray.driver.replicas import GivenUpError
 from mathrl_ray.driver.rollouts import PART, generate, make_request, rollout, score, siblings
 

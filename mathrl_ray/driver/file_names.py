@@ -1,0 +1,25 @@
+"""Names of a run's files: one part of a path each, so that nothing that names a file can leave the run's folder.
+
+Called by the recorder. Most of these names are the program's own; some hold a word of a recipe's (a prompt's name). No name is made of
+data: rows keep problem ids inside files.
+"""
+
+from pathlib import Path
+
+LONGEST_BYTES = 255
+
+
+def inside(folder: Path, name: str) -> Path:
+    """`folder / name`, when that lies directly in `folder`.
+
+    Raises:
+        ValueError: the name is empty, `.` or `..`, holds a slash or a character that is none in a name, or is too long.
+
+    >>> str(inside(Path("run/evaluations"), "grpo-v3.parquet"))
+    'run/evaluations/grpo-v3.parquet'
+    """
+    if name in ("", ".", "..") or any(character in "/\\" or ord(character) < 32 for character in name):
+        raise ValueError(f"{name!r} is no name for a file of a run: it must be one part of a path, without slashes. Rename what it names.")
+    if len(name.encode("utf-8", "replace")) > LONGEST_BYTES:
+        raise ValueError(f"the name {name[:40]!r}... is too long for a file ({len(name)} characters): at most {LONGEST_BYTES} bytes")
+    return folder / name

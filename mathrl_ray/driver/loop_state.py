@@ -1,0 +1,75 @@
+"""All of a stage's loops that is not in the learner, as a checkpoint keeps it: plain values, and the groups that nobody has trained on.
+
+Made and taken by loops.py between two batches, written by checkpoint.py. Knows no file.
+
+    alive, in flight      only its number is kept: its prompt follows from it, and is sent again with the same ids and seeds
+    alive, scoring        its responses are kept, and graded again
+    alive, buffered       it is kept with its grades and advantages, and trained on when its turn comes
+    dropped               kept until the next step writes it down
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mathrl_ray.core.staleness import GateState
+from mathrl_ray.driver.group_rows import NumberedGroup
+from mathrl_ray.driver.step_record import RecordState
+from mathrl_ray.types import TrajectoryGroup
+
+DROPPED = -1
+"""The number of a group that has none any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopState:
+    """Where the loops are after a step."""
+
+    step: int
+    gate: GateState
+    num_replaced: int
+    failed_in_a_row: int
+    sampled: Mapping[int, TrajectoryGroup]
+    buffered: Mapping[int, TrajectoryGroup]
+    record: RecordState
+    validating: Sequence[int]
+    """Steps whose validation was not done yet."""
+    is_done: bool
+    """Whether no step is to come."""
+
+    @property
+    def groups(self) -> list[NumberedGroup]:
+        """All groups that must not be lost."""
+        return [*self.sampled.items(), *self.buffered.items(), *((DROPPED, group) for group in self.record.dropped)]
+
+    def plain(self) -> dict[str, Any]:
+        """All but the groups, for JSON."""
+        return {
+            "step": self.step,
+            "gate": asdict(self.gate),
+            "num_replaced": self.num_replaced,
+            "failed_in_a_row": self.failed_in_a_row,
+            "drop_counts": dict(self.record.drop_counts),
+            "ages_s": list(self.record.ages_s.items()),
+            "validating": list(self.validating),
+            "is_done": self.is_done,
+        }
+
+
+def loop_state(plain: Mapping[str, Any], groups: Sequence[NumberedGroup]) -> LoopState:
+    """What `LoopState.plain` and `LoopState.groups` were made of."""
+    gate = GateState(**plain["gate"])
+    stages = {number: stage for number, stage, _ in gate.alive}
+    by_stage = {stage: {number: group for number, group in groups if stages.get(number) == stage} for stage in ("scoring", "buffered")}
+    ages_s = dict(plain["ages_s"])
+    return LoopState(
+        step=plain["step"],
+        gate=gate,
+        num_replaced=plain["num_replaced"],
+        failed_in_a_row=plain["failed_in_a_row"],
+        sampled=by_stage["scoring"],
+        buffered=by_stage["buffered"],
+        record=RecordState(plain["drop_counts"], [group for number, group in groups if number == DROPPED], ages_s),
+        validating=plain["validating"],
+        is_done=plain["is_done"],
+    )
