@@ -148,6 +148,14 @@ class Trajectory:
     """None until its group is complete; None too where `drop_reason` says why it is not trained on."""
     drop_reason: str | None = None
 
+    def graded(self, grade: Grade) -> "Trajectory":
+        """The same response with its grade, and nothing said yet of its advantage."""
+        return Trajectory(self.group_id, self.sample, self.problem_id, self.prompt_ids, self.completion, grade)
+
+    def judged(self, advantage: float | None, drop_reason: str | None) -> "Trajectory":
+        """The same graded response with its advantage, or why it has none."""
+        return Trajectory(self.group_id, self.sample, self.problem_id, self.prompt_ids, self.completion, self.grade, advantage, drop_reason)
+
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryGroup:
@@ -163,8 +171,7 @@ class TrajectoryGroup:
 
     def with_drop_reason(self, reason: str) -> "TrajectoryGroup":
         """The group as dropped whole: the reason stands on every trajectory, in the place of a reason of its own."""
-        trajectories = (replace(each, drop_reason=reason, advantage=None) for each in self.trajectories)
-        return replace(self, trajectories=tuple(trajectories))
+        return replace(self, trajectories=tuple(each.judged(None, reason) for each in self.trajectories))
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,8 @@ def _reward_group(problem_id: str, graded: Sequence[Trajectory], settings: Advan
 def _replace(group: TrajectoryGroup, advantages: dict[int, float], otherwise: str = "") -> TrajectoryGroup:
     def finished(trajectory: Trajectory) -> Trajectory:
         if trajectory.sample in advantages:
-            return replace(trajectory, advantage=advantages[trajectory.sample], drop_reason=None)
+            return trajectory.judged(advantages[trajectory.sample], None)
         reason = otherwise if _is_graded(trajectory) else UNGRADED_SIBLING
-        return replace(trajectory, advantage=0.0 if reason == ZERO_VARIANCE else None, drop_reason=reason)
+        return trajectory.judged(0.0 if reason == ZERO_VARIANCE else None, reason)
 
     return replace(group, trajectories=tuple(finished(trajectory) for trajectory in group.trajectories))

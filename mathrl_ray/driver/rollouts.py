@@ -87,8 +87,8 @@ async def grade_group(run: Run, group: TrajectoryGroup, problem: Problem, step: 
         rewarded(grade, reward, step=step, num_tokens=len(completion.token_ids), max_tokens=max_tokens)
         for grade, completion in zip(grades, completions, strict=True)
     )
-    trajectories = (replace(trajectory, grade=grade) for trajectory, grade in zip(group.trajectories, weighted, strict=True))
-    return replace(group, trajectories=tuple(trajectories))
+    trajectories = tuple(trajectory.graded(grade) for trajectory, grade in zip(group.trajectories, weighted, strict=True))
+    return TrajectoryGroup(group.group_id, group.problem_id, trajectories)
 
 
 async def rollout(run: Run, stage: str, step: int, problems: Sequence[Problem]) -> list[TrajectoryGroup]:
@@ -204,7 +204,10 @@ def siblings(run: Run, request: GenerationRequest, prompt: Prompt) -> list[Gener
     size, seed = run.recipe.grpo.group_size, run.recipe.run.seed
     draws = range(prompt.repeat * size, (prompt.repeat + 1) * size)
     seeds = (request_seed(seed, request.problem_id, prompt.step, draw) for draw in draws)
-    return [replace(request, sample=sample, seed=seed) for sample, seed in enumerate(seeds)]
+    return [
+        GenerationRequest(request.group_id, sample, request.problem_id, request.prompt_ids, seed, request.sampling)
+        for sample, seed in enumerate(seeds)
+    ]
 
 
 def sequence_of(request: GenerationRequest, completion: Completion) -> SftExample:

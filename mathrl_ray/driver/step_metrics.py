@@ -15,14 +15,14 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     return {
-        "reward_mean": fmean(trajectory.grade.reward for trajectory in trajectories),
-        "format_reward_mean": fmean(trajectory.grade.format_reward for trajectory in trajectories),
-        "answer_reward_mean": fmean(trajectory.grade.answer_reward for trajectory in trajectories),
+        "reward_mean": fmean([trajectory.grade.reward for trajectory in trajectories]),
+        "format_reward_mean": fmean([trajectory.grade.format_reward for trajectory in trajectories]),
+        "answer_reward_mean": fmean([trajectory.grade.answer_reward for trajectory in trajectories]),
         **_part_means(trajectories),
-        "response_tokens_mean": fmean(len(trajectory.completion.token_ids) for trajectory in trajectories),
-        "truncated_fraction": fmean(trajectory.completion.finish_reason == "length" for trajectory in trajectories),
-        "ungraded_fraction": fmean(trajectory.grade.outcome in UNGRADED for trajectory in trajectories),
-        "grader_timeout_fraction": fmean(trajectory.grade.outcome == "grader_timeout" for trajectory in trajectories),
+        "response_tokens_mean": fmean([len(trajectory.completion.token_ids) for trajectory in trajectories]),
+        "truncated_fraction": fmean([trajectory.completion.finish_reason == "length" for trajectory in trajectories]),
+        "ungraded_fraction": fmean([trajectory.grade.outcome in UNGRADED for trajectory in trajectories]),
+        "grader_timeout_fraction": fmean([trajectory.grade.outcome == "grader_timeout" for trajectory in trajectories]),
         "num_quarantined": sum(trajectory.grade.from_quarantine for trajectory in trajectories),
     }
 
