@@ -1,4 +1,4 @@
-"""A GRPO run whose actors are killed one after the other, beside the same run left alone: `python killed_actors.py MODEL FOLDER`.
+"""A GRPO run whose actors are killed one after the other, beside the same run left alone: `python killed_actors.py MODEL FOLDER REPLICAS`.
 
 Started by test_killed_actors.py. A process of its own, since it owns a Ray. The last line is JSON.
 """
@@ -25,13 +25,16 @@ from mathrl_ray.driver.canary import begin_stage
 from mathrl_ray.driver.loops import PolicyLoops
 
 NUM_STEPS = 6
-KILLS = (
-    ("generate", 1, "generator-0", "actor"),
-    ("score", 5, "generator-0", "worker"),
-    ("apply_weights", 2, "generator-0", "core"),
-    ("score", 9, "scorer-0", "actor"),
-)
-"""At which call of which method, counted anew after each kill, which process of whose dies."""
+KILLS = {
+    1: (
+        ("generate", 1, "generator-0", "actor"),
+        ("score", 5, "generator-0", "worker"),
+        ("apply_weights", 2, "generator-0", "core"),
+        ("score", 9, "scorer-0", "actor"),
+    ),
+    2: (("generate", 3, "generator-1", "worker"), ("apply_weights", 3, "generator-0", "core")),
+}
+"""By the number of generators: at which call of which method, counted anew after each kill, which process of whose dies."""
 
 
 def victim(name: str, what: str) -> int:
@@ -51,8 +54,8 @@ def own_children(pid: int) -> Iterator[psutil.Process]:
 class Assassin:
     """Kills what is next in KILLS when its call comes."""
 
-    def __init__(self):
-        self.kills, self.calls, self.done = list(KILLS), 0, []
+    def __init__(self, num_generators):
+        self.kills, self.calls, self.done = list(KILLS[num_generators]), 0, []
 
     def watch(self, method):
         if not self.kills or method != self.kills[0][0]:
@@ -92,14 +95,22 @@ async def trained(recipe, actors, model, name):
     return run, rows, steps
 
 
-async def main(model, folder):
+def those_who_worked(recipe, name):
+    """Names of the actors that have generated in a run, from the spans of its metrics."""
+    lines = (Path(recipe.run.root) / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    spans = [span for line in lines for span in json.loads(line).get("spans", ())]
+    return sorted({who for who, what, *_ in spans if what == "generate"})
+
+
+async def main(model, folder, num_generators):
     grpo = {"num_steps": NUM_STEPS, "prompts_per_step": 6, "group_size": 4}
     learner = {"learning_rate": 3e-3, "micro_batch_tokens": 1024}
-    recipe = recipe_for(Path(folder), grpo=grpo, reward={"format": 0.5}, learner=learner, eval={"num_problems": 1})
+    own = {"kv_cache_gib": 0.25, "replicas": num_generators}
+    recipe = recipe_for(Path(folder), generator=own, grpo=grpo, reward={"format": 0.5}, learner=learner, eval={"num_problems": 1})
     async with placement(recipe, plan_device(recipe)) as placed:
         actors, _ = await placed.start(model)
         _, rows, steps = await trained(recipe, actors, model, "alone")
-        assassin = Assassin()
+        assassin = Assassin(num_generators)
         watched = replace(
             actors,
             generators=tuple(Watched(actor, assassin) for actor in actors.generators),
@@ -109,6 +120,7 @@ async def main(model, folder):
         found = {
             "killed": assassin.done,
             "restarts": [run.generators.num_restarts, run.scorers.num_restarts],
+            "generators": those_who_worked(recipe, "killed"),
             "num_rows": len(rows),
             "rows_differ": [name for name in rows[0] if [row[name] for row in rows] != [row[name] for row in killed_rows]],
             "losses": [[step["loss"] for step in part] for part in (steps, killed_steps)],
@@ -121,5 +133,5 @@ async def main(model, folder):
 
 if __name__ == "__main__":
     ray.init(address="local", num_cpus=4, namespace="killed", log_to_driver=False, include_dashboard=False)
-    asyncio.run(main(*sys.argv[1:]))
+    asyncio.run(main(*sys.argv[1:3], int(sys.argv[3])))
     ray.shutdown()
