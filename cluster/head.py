@@ -67,6 +67,8 @@ def _make_token() -> None:
     if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"):
         return  # the user brings one
     token = Path.home() / ".ray" / "auth_token"
+    if token.exists() and not token.read_bytes().strip():
+        token.unlink()  # a disk was full when it was written; Ray would make one that others can read
     if not token.exists():
         command = [str(Path(sys.executable).with_name("ray")), "get-auth-token", "--generate"]
         subprocess.run(command, check=True, umask=0o077, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)

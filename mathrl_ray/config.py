@@ -40,7 +40,9 @@ class Section(BaseModel):
 
 
 class RunSection(Section):
-    name: str = Field("", pattern=r"^([A-Za-z0-9_-][A-Za-z0-9._-]*)?$", description="folder under root; default: the recipe's file name")
+    name: str = Field(
+        "", pattern=r"^([A-Za-z0-9_-][A-Za-z0-9._-]*)?$", max_length=100, description="folder under root; default: the recipe's file name"
+    )
     root: str = Field("", description="where runs are kept; default: $MATHRL_RUNS, else mathrl_runs in the home folder")
     seed: NonNegativeInt = 0
     commit: str = Field("", description="source revision to note in environment.json; default: asked from git")
@@ -150,7 +152,7 @@ class ScorerSection(Section):
     num_actors: PositiveInt = 1
     num_processes: PositiveInt = Field(1, description="grading processes of one actor: how many answers it grades at once")
     limit_s: PositiveFloat = Field(5.0, description="time for one answer; the process that exceeds it is ended")
-    memory_gib: PositiveFloat = Field(2.0, description="memory of one grading process")
+    memory_gib: Annotated[float, Field(ge=0.125)] = Field(2.0, description="memory of one grading process; 60 MiB are math-verify itself")
 
 
 def _rising_points(value: Any) -> Any:

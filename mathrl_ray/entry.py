@@ -28,22 +28,26 @@ def main(job: str, arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     # Options first: argparse stops to collect overrides at the first option behind them.
     options = _parser(job).parse_args(sorted(arguments, key=lambda argument: not argument.startswith("-")))
+    secrets = known_secrets(os.environ)
     try:
         recipe = load_recipe(options.recipe, options.overrides)
+        secrets |= known_secrets(recipe.model_dump())
         stages: list[StageName] = recipe.study.stages if job == "study" else [job]  # type: ignore[list-item]  # each job file names a stage
         check_stage_settings(recipe, stages)
         remarks = check_local_paths(recipe, stages)
     except RecipeError as error:
-        return _refuse(error)
+        return _refuse(error, secrets)
+    except Exception as error:  # border: Python's own handler would print it with its secrets
+        return _fail(error, secrets)
     if options.check:
         for remark in remarks:
             print(remark)
         print(f"{options.recipe}: fine for {job} (stages {', '.join(stages)}); recipe and local paths were checked, nothing was started")
         return 0
-    return _run(recipe, stages)
+    return _run(recipe, stages, secrets)
 
 
-def _run(recipe: Recipe, stages: Sequence[StageName]) -> int:
+def _run(recipe: Recipe, stages: Sequence[StageName], secrets: frozenset[str]) -> int:
     from mathrl_ray.driver.stopping import StoppedError, Stopping
     from mathrl_ray.driver.time_limit import TimeIsUpError
 
@@ -54,24 +58,25 @@ def _run(recipe: Recipe, stages: Sequence[StageName]) -> int:
 
             run_job(recipe, stages, stopping)
     except (RecipeError, FloatingPointError, TimeIsUpError) as error:
-        return _refuse(error)
+        return _refuse(error, secrets)
     except StoppedError as error:
-        return _refuse(RuntimeError(f"{error}; what was written stays in the run directory"))
-    except (RuntimeError, ValueError) as error:  # a dead actor, a failed canary, a wait without end, a group too old, ...
-        _print_error(traceback.format_exc())  # not the user's doing: whoever looks for the fault needs the place
-        return _refuse(error)
+        return _refuse(f"{error}; what was written stays in the run directory", secrets)
     except (KeyboardInterrupt, SystemExit):  # the latter from Ray, whose own handler of SIGTERM stands while it starts
-        return _refuse(RuntimeError("stopped before the engines had started, or after they had ended; what was written stays"))
+        return _refuse("stopped before the engines had started, or after they had ended; what was written stays", secrets)
+    except Exception as error:  # border: a dead actor, a failed canary, a full disk, ...; Python's own handler would print its secrets
+        return _fail(error, secrets)
     return 0
 
 
-def _refuse(error: BaseException) -> int:
-    _print_error(f"error: {error}")
+def _fail(error: Exception, secrets: frozenset[str]) -> int:
+    """Not the user's doing: whoever looks for the fault needs the place."""
+    print(masked_text("".join(traceback.format_exception(error)), secrets), file=sys.stderr)
+    return _refuse(error if isinstance(error, (RuntimeError, ValueError)) else f"{type(error).__name__}: {error}", secrets)
+
+
+def _refuse(reason: BaseException | str, secrets: frozenset[str]) -> int:
+    print(masked_text(f"error: {reason}", secrets), file=sys.stderr)
     return 1
-
-
-def _print_error(text: str) -> None:
-    print(masked_text(text, known_secrets(os.environ)), file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):

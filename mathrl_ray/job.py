@@ -6,8 +6,9 @@ Called by entry.py. Bad data is refused before Ray starts, and what the cluster 
 import asyncio
 import contextlib
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from mathrl_ray.commands.preflight import check_job
 from mathrl_ray.config import BUILTIN, Recipe, StageName
 from mathrl_ray.core.advantages import AdvantageFunction
 from mathrl_ray.core.masking import known_secrets
+from mathrl_ray.core.run_estimate import StepForecast
 from mathrl_ray.custom import own_functions
 from mathrl_ray.device import Device
 from mathrl_ray.driver.canary import canary_requests
 from mathrl_ray.driver.console import Console, protocol
+from mathrl_ray.driver.digests import run_digests
 from mathrl_ray.driver.environment import describe_environment
 from mathrl_ray.driver.mirror import check_mirror, mirrored
 from mathrl_ray.driver.recorder import Recorder
@@ -30,7 +33,7 @@ from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.stopping import END_LIMIT_S, Stopping, farewell
 from mathrl_ray.driver.time_limit import TimeLimit
 from mathrl_ray.stages.gold_check import check_golds
-from mathrl_ray.stages.inputs import Inputs, check_memory, load_inputs, prepare_model
+from mathrl_ray.stages.inputs import Inputs, load_inputs, prepare_model
 from mathrl_ray.stages.lengths import check_lengths
 from mathrl_ray.stages.study import run_study
 
@@ -47,6 +50,8 @@ class _Job:
     time_limit: TimeLimit
     advantage_function: AdvantageFunction | None
     resumption: Resumption | None
+    forecasts: Mapping[str, StepForecast] = field(default_factory=dict)
+    """By stage; empty where the preflight had none."""
 
 
 def run_job(recipe: Recipe, stages: Sequence[StageName], stopping: Stopping) -> None:
@@ -63,7 +68,7 @@ def run_job(recipe: Recipe, stages: Sequence[StageName], stopping: Stopping) -> 
         RecipeError: data, model, cluster or a function of the user's own do not fit the recipe; no engine was started.
         ActorError, CanaryError, FloatingPointError: a stage failed; what was written before stays.
     """
-    time_limit = TimeLimit(recipe.run.max_hours, num_evaluated=recipe.eval.num_problems * len(recipe.eval.prompts))
+    began_s = time.monotonic()
     console = Console(secrets=known_secrets(os.environ, recipe.model_dump()))
     own = own_functions(recipe)
     check_reward_functions(recipe)
@@ -77,20 +82,21 @@ def run_job(recipe: Recipe, stages: Sequence[StageName], stopping: Stopping) -> 
         console.say(remark)
     inputs = check_golds(recipe, inputs, console.say)
     if recipe.model.path != BUILTIN:  # the built-in model is made later, beside the engines' imports
-        check_lengths(recipe, inputs, _tokenizer(recipe, prepare_model(recipe, console.say)))
+        check_lengths(recipe, inputs, _tokenizer(recipe, prepare_model(recipe, with_weights=False)))
     if resumption:
-        resumption.check_data(recipe, inputs.train, inputs.traces)
+        resumption.check_data(recipe, _digests(recipe, inputs))
         if len(resumption.finished) == len(stages):
             resumption.open(recipe, stages, console.say).close()
             console.table(resumption.finished, caption=protocol(recipe))
             return
-    job = _Job(recipe, stages, console, inputs, stopping, time_limit, own.get("advantage"), resumption)
+    limit = TimeLimit(recipe.run.max_hours, num_problems=len(inputs.test), num_prompts=len(recipe.eval.prompts), began_s=began_s)
+    job = _Job(recipe, stages, console, inputs, stopping, limit, own.get("advantage"), resumption)
     with ray_connection(recipe.run.name):
         stopping.listen()
         device = plan_device(recipe)
-        check_memory(recipe, device)
-        check_job(recipe, stages, inputs, device, console.say)
+        job.forecasts = check_job(recipe, stages, inputs, device, console.say)
         with contextlib.closing(resumption.open(recipe, stages, console.say) if resumption else Recorder.create(recipe)) as recorder:
+            recorder.digests(_digests(recipe, inputs))
             console.say(f"run directory {recorder.folder}")
             console.say(f"dashboard {dashboard_url() or 'is off'}; engines on {device.kind}, since {device.reason}")
             summaries = asyncio.run(_with_actors(job, device, recorder))
@@ -146,11 +152,16 @@ async def _prepare_run(job: _Job, device: Device, recorder: Recorder, placed: Pl
         prompts=inputs.prompts,
         advantage_function=job.advantage_function,
         time_limit=job.time_limit,
+        forecasts=job.forecasts,
     )
     run.canary_requests = canary_requests(run)
     if job.resumption:
         job.resumption.restore(run)
     return run
+
+
+def _digests(recipe: Recipe, inputs: Inputs) -> dict[str, dict[str, str]]:
+    return run_digests(recipe, train=inputs.train, traces=inputs.traces, validation=inputs.validation, test=inputs.test)
 
 
 def _tokenizer(recipe: Recipe, model_folder: Path) -> Any:

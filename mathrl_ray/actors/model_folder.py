@@ -39,16 +39,19 @@ def load_tokenizer(folder: str, *, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a model folder, whose config is looked at too: what needs code of its own is refused here, before an engine starts.
 
     Raises:
-        RecipeError: model or tokenizer need code that comes with them and is not trusted, or the folder's config cannot be read.
+        RecipeError: model or tokenizer need code that comes with them and is not trusted, or their files cannot be used.
     """
     from transformers import AutoConfig, AutoTokenizer
 
     try:
         AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except ValueError as error:
+    except Exception as error:  # border: each tokenizer's library raises kinds of its own for files that it does not understand
         if "trust_remote_code" not in str(error):
-            raise RecipeError(f"model.path = {folder}: config or tokenizer cannot be used: {error}") from error
+            cause = f"{type(error).__name__}: {error}"
+            raise RecipeError(
+                f"model.path = {folder}: config or tokenizer cannot be used ({cause}). Copy or fetch the model again."
+            ) from error
         raise RecipeError(
             f"model.path = {folder}: this model needs Python code that comes with it, and model.trust_remote_code = false. Read the .py "
             "files in that folder; set model.trust_remote_code = true only if you trust them, since they may do all that you may do."

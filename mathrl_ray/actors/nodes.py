@@ -5,23 +5,24 @@ on a GPU, and no engine is imported.
 """
 
 import contextlib
-import csv
 import importlib.metadata
 import os
 import platform
 import shutil
 import socket
-import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from mathrl_ray.actors.gpus import VISIBLE, Gpu, devices_of_raylet, gpu_listing, visible_gpus
 
 SHARED_MEMORY = Path("/dev/shm")
 NODE_LIMIT_S = 40.0
@@ -29,15 +30,6 @@ NODE_LIMIT_S = 40.0
 VISIBLE_LIMIT_S = 5.0
 """How long a file that another node has written may take to appear here (network file systems keep names for seconds)."""
 _LOOK_AGAIN_S = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU that a run may use."""
-
-    name: str
-    memory_bytes: int
-    free_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +48,7 @@ class NodeFacts:
     shm_bytes: int
     """Free in /dev/shm."""
     disk_bytes: int
-    """Free where the run root is."""
+    """Free where the run root is; 0 where that cannot be used."""
     num_gpus: float = 0
     """That a run may use, as Ray counts them."""
     gpus: tuple[Gpu, ...] = ()
@@ -67,7 +59,7 @@ class NodeFacts:
 
 def this_node(root: str, packages: Sequence[str]) -> NodeFacts:
     """This machine. The run root, and what of its path is missing, exists only while it is tried."""
-    gpus = visible_gpus(_gpu_listing(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpus = visible_gpus(gpu_listing(), os.environ.get(VISIBLE))
     return replace(_machine(root, packages), gpus=gpus, num_gpus=len(gpus))
 
 
@@ -93,58 +85,110 @@ def _machine(root: str, packages: Sequence[str]) -> NodeFacts:
 def cluster_nodes(root: str, packages: Sequence[str]) -> list[NodeFacts]:
     """Every node that is alive, after `ray.init`; this machine's view of the root is proved to be theirs.
 
-    Each node writes a marker of its own into the root, which must be there already, and this process reads it.
+    Each node writes a marker into a folder that this process has made in the root, which must be there already, and this process reads it.
+    Both are gone at the end, and a node that is late finds no folder to write into.
 
     Raises:
         OSError: this process cannot make the root.
-        RuntimeError: a node did not answer in time.
+        RuntimeError: a node did not answer in time, or cannot run a task of this package.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    with _existing(Path(root)):
-        asked = []
-        for node in nodes:
-            place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            name, word = _marker_name(), uuid.uuid4().hex
-            task = ray.remote(_marked_facts).options(num_cpus=0, scheduling_strategy=place)
-            asked.append((node, Path(root) / name, word, task.remote(root, name, word, list(packages))))
+    try:
+        nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        with _existing(Path(root)), _marker_folder(Path(root)) as folder:
+            answers = _answers(nodes, root, folder.name, packages)
+            unseen = _unseen({key: folder / key for key, facts in answers.items() if not facts.root_fault})
+    except ray.exceptions.RayError as error:
+        raise RuntimeError(f"the cluster does not answer: {_last_line(error)}") from error
+    return [_as_ray_has_it(node, answers[key], unseen.get(key, "")) for key, node in nodes.items()]
+
+
+def _answers(nodes: Mapping[str, Any], root: str, folder: str, packages: Sequence[str]) -> dict[str, NodeFacts]:
+    """Of all nodes, side by side."""
+    asked = {}
+    for key in nodes:
+        place = NodeAffinitySchedulingStrategy(key, soft=False)
+        task = ray.remote(_marked_facts).options(num_cpus=0, scheduling_strategy=place)
+        asked[key] = task.remote(root, folder, key, list(packages))
+    ray.wait(list(asked.values()), num_returns=len(asked), timeout=NODE_LIMIT_S)
+    answers, faults = {}, []
+    for key, reference in asked.items():
         try:
-            answers = ray.get([reference for *_, reference in asked], timeout=NODE_LIMIT_S)
-        except ray.exceptions.GetTimeoutError:
-            raise RuntimeError(f"not all of {len(nodes)} nodes answered within {NODE_LIMIT_S:g} s: look at the dashboard") from None
-        found = []
-        for (node, marker, word, _), facts in zip(asked, answers, strict=True):
-            fault = facts.root_fault or _unseen(marker, word)
-            num_cpus, num_gpus = (float(node["Resources"].get(kind, 0)) for kind in ("CPU", "GPU"))
-            own = {"name": node["NodeManagerHostname"], "num_cpus": num_cpus, "num_gpus": num_gpus, "gpus": facts.gpus[: int(num_gpus)]}
-            found.append(replace(facts, root_fault=fault, **own))
-            marker.unlink(missing_ok=True)
-    return found
+            answers[key] = ray.get(reference, timeout=_LOOK_AGAIN_S)
+        except ray.exceptions.RayError as error:
+            is_late = isinstance(error, ray.exceptions.GetTimeoutError)
+            fault = f"did not answer within {NODE_LIMIT_S:g} s" if is_late else _last_line(error)
+            faults.append(f"{nodes[key]['NodeManagerHostname']}: {fault}")
+    if faults:
+        advice = "look at the dashboard, and install the same on every node: bash cluster/install.sh"
+        raise RuntimeError(f"{len(faults)} of {len(nodes)} nodes cannot say what they have ({'; '.join(faults)}): {advice}")
+    return answers
 
 
-def _marked_facts(root: str, name: str, word: str, packages: Sequence[str]) -> NodeFacts:
-    """One node's facts, and its marker in the root; runs there."""
-    fault = ""
+def _last_line(error: Exception) -> str:
+    """Of an error that Ray has brought from another process: what was raised there, without its traceback."""
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+
+
+def _as_ray_has_it(node: Mapping[str, Any], facts: NodeFacts, fault: str) -> NodeFacts:
+    """With the node's name, CPUs and GPUs as they were given to `ray start`, and what was found out here about its root."""
+    num_cpus, num_gpus = (float(node["Resources"].get(kind, 0)) for kind in ("CPU", "GPU"))
+    return replace(
+        facts,
+        name=node["NodeManagerHostname"],
+        num_cpus=num_cpus,
+        num_gpus=num_gpus,
+        gpus=facts.gpus[: int(num_gpus)],
+        root_fault=facts.root_fault or fault,
+    )
+
+
+def _marked_facts(root: str, folder: str, word: str, packages: Sequence[str]) -> NodeFacts:
+    """One node's facts, and its marker in the root's folder; runs there."""
+    fault, home = "", Path(root) / folder
     if not Path(root).is_dir():
         fault = "is not there, though the job's machine has it: all nodes must see one folder"
+    elif not _appears(home.is_dir):
+        fault = f"is another folder there than here: {folder}, made here, does not appear there. All nodes must see one folder"
     else:
         try:
-            (Path(root) / name).write_text(word, encoding="utf-8")
+            (home / word).write_text(word, encoding="utf-8")
         except OSError as error:
             fault = f"{type(error).__name__}: {error.strerror or error}"
     facts = _machine(root, packages) if not fault else replace(_machine(tempfile.gettempdir(), packages), disk_bytes=0)
-    gpus = visible_gpus(_gpu_listing(), None)  # Ray hides them all from a task that asks for none
-    return replace(facts, root_fault=fault or facts.root_fault, gpus=gpus)
+    return replace(facts, root_fault=fault or facts.root_fault, gpus=visible_gpus(gpu_listing(), devices_of_raylet()))
 
 
-def _unseen(marker: Path, word: str) -> str:
-    """Why a marker that a node says to have written is not the one here; "" where it is."""
+def _unseen(markers: Mapping[str, Path]) -> dict[str, str]:
+    """Why a marker that a node says to have written, by its word, is not one here; those that are here are left out."""
+    missing = dict(markers)
+
+    def all_seen() -> bool:
+        for word, marker in list(missing.items()):
+            with contextlib.suppress(OSError):
+                if marker.read_text(encoding="utf-8") == word:
+                    del missing[word]
+        return not missing
+
+    _appears(all_seen)
+    return dict.fromkeys(missing, "is another folder there than here: its marker does not appear here. All nodes must see one folder")
+
+
+def _appears(look: Callable[[], bool]) -> bool:
+    """Whether it is there within VISIBLE_LIMIT_S."""
     until = time.monotonic() + VISIBLE_LIMIT_S
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError):
-            if marker.read_text(encoding="utf-8") == word:
-                return ""
+    while not (found := look()) and time.monotonic() < until:
         time.sleep(_LOOK_AGAIN_S)
-    return f"is another folder there than here: its marker {marker.name} does not appear here. All nodes must see one folder"
+    return found
+
+
+@contextlib.contextmanager
+def _marker_folder(root: Path) -> Iterator[Path]:
+    folder = root / _marker_name()
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -189,42 +233,3 @@ def _free_memory() -> int:
         reclaimable = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines()).get("inactive_file", "0")
         free = min(free, limit - used + int(reclaimable))
     return max(0, free)
-
-
-def _gpu_listing() -> str:
-    """What the driver's own tool says of all GPUs; "" where there is none."""
-    command = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total,memory.free", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):  # no driver here, so no GPU
-        return ""
-    return answer.stdout
-
-
-def visible_gpus(listing: str, visible: str | None) -> tuple[Gpu, ...]:
-    """The GPUs of nvidia-smi's lines `index, uuid, name, total MiB, free MiB` that are visible, in the order that they are named.
-
-    Args:
-        listing: nvidia-smi's answer.
-        visible: CUDA_VISIBLE_DEVICES: indices or the beginnings of uuids; None: all.
-
-    >>> [gpu.name for gpu in visible_gpus("0, GPU-a, A, 10, 9\\n1, GPU-b, B, 10, 9", "1")]
-    ['B']
-    """
-    rows = [row for row in csv.reader(listing.splitlines(), skipinitialspace=True) if len(row) == 5]
-    gpus = {(index, key): Gpu(name, _mib(total), _mib(free)) for index, key, name, total, free in rows}
-    if visible is None:
-        return tuple(gpus.values())
-    chosen = []
-    for word in filter(None, (part.strip() for part in visible.split(","))):
-        named = (gpu for (index, key), gpu in gpus.items() if word == index or (word.startswith("GPU-") and key.startswith(word)))
-        match = next(named, None)
-        if match is None:
-            break  # CUDA sees none behind the first that is not there
-        chosen.append(match)
-    return tuple(chosen)
-
-
-def _mib(text: str) -> int:
-    """Bytes of a number of MiB; 0 where the tool says "[N/A]"."""
-    return int(text) * 2**20 if text.isdigit() else 0

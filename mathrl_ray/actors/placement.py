@@ -14,6 +14,7 @@ from math import ceil
 from typing import Any
 
 import ray
+from ray._private.services import canonicalize_bootstrap_address  # ray.init's own; no public call says where `auto` leads
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -23,7 +24,8 @@ from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.actors.learner import Learner
 from mathrl_ray.actors.own_rewards import function_sources
 from mathrl_ray.actors.process_group import Rendezvous, free_port
-from mathrl_ray.actors.ray_token import ensure_token
+from mathrl_ray.actors.ray_address import check_address
+from mathrl_ray.actors.ray_token import ensure_token, is_authentication_on
 from mathrl_ray.actors.remote import (
     SHUTDOWN_LIMIT_S,
     Limit,
@@ -48,11 +50,18 @@ must wait does so inside the actor."""
 
 @contextlib.contextmanager
 def ray_connection(namespace: str) -> Iterator[None]:
-    """Join the cluster that RAY_ADDRESS names, else start Ray here; stop only what was started."""
+    """Join the cluster that RAY_ADDRESS names, else start Ray here; stop only what was started.
+
+    Raises:
+        RecipeError: nothing answers at RAY_ADDRESS, or RAY_AUTH_MODE is neither token nor disabled.
+    """
     address = os.environ.get("RAY_ADDRESS", "")
     own: dict[str, Any] = {}
     watchdog: Watchdog | None = None
-    if not address:
+    is_authentication_on()
+    if address:
+        check_address(address, canonicalize_bootstrap_address)
+    else:
         ensure_token()
         watchdog = Watchdog()  # Ray's agents outlive a killed driver by a minute
         own = {"include_dashboard": True, "dashboard_host": "127.0.0.1"}  # whoever reaches the dashboard can run code

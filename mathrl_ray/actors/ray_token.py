@@ -7,22 +7,41 @@ which every user of the machine could read. (cluster/head.py does the same for i
 import os
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from pathlib import Path
 
+from mathrl_ray.config import RecipeError
 
-def ensure_token(environment: Mapping[str, str] = os.environ, home: Path | None = None) -> None:
+
+def is_authentication_on(environment: MutableMapping[str, str] = os.environ) -> bool:
+    """What RAY_AUTH_MODE says; an empty one is taken away, since Ray takes whatever is not "token" for "disabled".
+
+    Raises:
+        RecipeError: it is neither.
+    """
+    mode = environment.get("RAY_AUTH_MODE")
+    if not mode:
+        environment.pop("RAY_AUTH_MODE", None)
+        return True
+    if mode.lower() not in ("token", "disabled"):
+        raise RecipeError(f"RAY_AUTH_MODE = {mode!r} turns Ray's authentication off: write token, which is the default, or disabled")
+    return mode.lower() == "token"
+
+
+def ensure_token(environment: MutableMapping[str, str] = os.environ, home: Path | None = None) -> None:
     """Make the token where there is none, and shut out the others where they could read it.
 
     Does nothing where the user brings one, or has turned authentication off (RAY_AUTH_MODE=disabled).
 
     Raises:
+        RecipeError: RAY_AUTH_MODE is neither token nor disabled.
         OSError: the home folder cannot be written.
     """
-    brings_one = environment.get("RAY_AUTH_TOKEN") or environment.get("RAY_AUTH_TOKEN_PATH")
-    if brings_one or environment.get("RAY_AUTH_MODE", "token").lower() != "token":
+    if not is_authentication_on(environment) or environment.get("RAY_AUTH_TOKEN") or environment.get("RAY_AUTH_TOKEN_PATH"):
         return
     token = (home or Path.home()) / ".ray" / "auth_token"
+    if token.exists() and not token.read_bytes().strip():
+        token.unlink()  # a disk was full when it was written
     if not token.exists():
         _make(token)
     elif token.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):

@@ -12,6 +12,7 @@ another number of ranks or ZeRO stage can go on from them. With adapters, optimi
 merged one; the stage's start model is needed again.
 """
 
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -24,7 +25,6 @@ import torch
 from safetensors import safe_open
 
 from mathrl_ray.actors.model_folder import write_model
-from mathrl_ray.actors.publishing import go_through
 from mathrl_ray.actors.tensor_file import TensorPlan, write_tensors
 
 TRAINER = "trainer"
@@ -56,23 +56,29 @@ def write_checkpoint(folder: Path, engine: Any, tokenizer: Any, counters: Counte
         counters: the same on every rank.
         rank: this one; the first writes, the others take part in gathering what is divided.
         dtype: model.dtype.
+
+    Raises:
+        OSError: a file could not be written; this rank has taken part in all of the gathering.
     """
     trainer = folder / TRAINER
-    trainer.mkdir(exist_ok=True)
-    watch = _Memory()
-    _write_random(trainer / f"random-rank{rank}.safetensors")
-    if rank != 0:
-        go_through(engine)
-        for _ in engine.trainer_tensors():
+    weights, state = engine.weights(), engine.trainer_tensors()
+    try:
+        trainer.mkdir(exist_ok=True)
+        _write_random(trainer / f"random-rank{rank}.safetensors")
+        if rank != 0:
+            return {}
+        watch = _Memory()
+        write_model(engine.module.model, tokenizer, folder, weight_plans(engine, dtype), watch.over(weights))
+        plans = [TensorPlan(name, torch.float32, shape) for name, shape in engine.trainer_shapes()]
+        write_tensors(trainer / "optimizer.safetensors", plans, watch.over(state))
+        content = json.dumps({**asdict(counters), "num_adam_steps": engine.num_optimizer_steps})
+        _write_synced(trainer / "learner.json", content)
+        sizes = (path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        return {"checkpoint_bytes": float(sum(sizes)), "checkpoint_memory_gib": watch.growth_bytes / 2**30}
+    finally:
+        # On every rank, and also where this one's disk is full: the ranks gather each tensor together, and would wait for one that left.
+        for _ in itertools.chain(weights, state):
             pass
-        return {}
-    write_model(engine.module.model, tokenizer, folder, weight_plans(engine, dtype), watch.over(engine.weights()))
-    plans = [TensorPlan(name, torch.float32, shape) for name, shape in engine.trainer_shapes()]
-    write_tensors(trainer / "optimizer.safetensors", plans, watch.over(engine.trainer_tensors()))
-    content = json.dumps({**asdict(counters), "num_adam_steps": engine.num_optimizer_steps})
-    _write_synced(trainer / "learner.json", content)
-    sizes = (path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return {"checkpoint_bytes": float(sum(sizes)), "checkpoint_memory_gib": watch.growth_bytes / 2**30}
 
 
 def read_checkpoint(folder: Path, engine: Any, *, rank: int) -> Counters:

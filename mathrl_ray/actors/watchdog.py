@@ -5,7 +5,8 @@
 Ray ends the actors of a dead driver, but nobody ends an engine's processes that have lost their parent, or removes files in shared memory.
 Started by the generator and by the learner on themselves, and by a driver that has started Ray itself, whose agents would outlive it for
 a minute. As a program it is `python -m mathrl_ray.actors.watchdog PID CREATED_S`. It is nobody's child and in a session of its own, so that
-neither Ctrl-C nor Ray's end of a worker's children reaches it. Knows processes and files; knows no Ray and no engine.
+neither Ctrl-C nor Ray's end of a worker's children reaches it; nor does cluster/down.sh, which ends all that has its head's mark and
+leaves the watchdogs to clean up and end by themselves. Knows processes and files; knows no Ray and no engine.
 """
 
 import contextlib
@@ -14,7 +15,8 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,14 @@ import psutil
 from mathrl_ray.actors.footprint import Footprint, erase, is_alive, own_files, process_id, processes_that_name, still_there, whole_footprint
 
 _LOOK_AGAIN_S = 0.25
+_LOOK_FOR_FILES_S = 2.0
+"""How often it looks by itself for shared memory of what was noted: an engine that ends with its actor tells nobody what it made since."""
 _TRACKERS_LIMIT_S = 2.0
 """What Python's helpers for shared memory get to remove by themselves what they know of, once their processes are gone."""
 _START_LIMIT_S = 10.0
-_DONE = "done"
+_DONE, _LOOK = "done", "look"
+_NOT_INHERITED = ("VLLM_RPC_BASE_PATH", "MATHRL_HEAD")
+"""What marks processes as an engine's, and as those under a head (cluster/stopping.py): it is to outlive both."""
 
 
 class Watchdog:
@@ -70,9 +76,9 @@ class Watchdog:
 
 
 def _environment() -> dict[str, str]:
-    """Its own code, wherever the actor found it, and no folder of sockets: it is none of those that it ends."""
+    """Its own code, wherever the actor found it, and no mark of those that are ended."""
     package = str(Path(__file__).parent.parent.parent)
-    inherited = {name: value for name, value in os.environ.items() if name != "VLLM_RPC_BASE_PATH"}
+    inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     return inherited | {"PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
 
 
@@ -89,6 +95,9 @@ def main(pid: int, created_s: float) -> None:
     for message in _messages(pid, created_s):
         if message == _DONE:
             return
+        if message == _LOOK:
+            left |= Footprint(files=_files_of(left.processes))
+            continue
         patterns += message.pop("patterns", [])
         left |= Footprint(**{name: frozenset(map(_hashable, values)) for name, values in message.items()})
     _clean_up(left, patterns, (pid, created_s))
@@ -99,8 +108,8 @@ def _hashable(value: Any) -> Any:
 
 
 def _messages(pid: int, created_s: float) -> Iterator[Any]:
-    """What the actor says, until it is gone; its last words too."""
-    line, text = sys.stdin.fileno(), b""
+    """What the actor says, until it is gone; its last words too. In between, now and then, that it is time to look."""
+    line, text, looked_s = sys.stdin.fileno(), b"", time.monotonic()
     while True:
         alive = is_alive(pid, created_s)  # before reading: what it said before its death is read after it
         while line >= 0 and select.select([line], [], [], _LOOK_AGAIN_S)[0]:
@@ -111,6 +120,9 @@ def _messages(pid: int, created_s: float) -> Iterator[Any]:
                 line = -1
         if not alive:
             return
+        if time.monotonic() - looked_s >= _LOOK_FOR_FILES_S:
+            yield _LOOK
+            looked_s = time.monotonic()
         if line < 0:
             select.select([], [], [], _LOOK_AGAIN_S)
 
@@ -118,12 +130,16 @@ def _messages(pid: int, created_s: float) -> Iterator[Any]:
 def _clean_up(left: Footprint, patterns: Sequence[str], actor: tuple[int, float]) -> None:
     """Processes first, since they hold the files open and could make more."""
     processes = left.processes | {process for folder in left.folders for process in processes_that_name(folder)}
-    files = left.files | {file for process in processes for file in own_files(process)}
+    files = left.files | _files_of(processes)
     trackers = frozenset(process for process in processes if _is_tracker(process))
     erase(Footprint(processes - trackers), actor)
     still_there(trackers, _TRACKERS_LIMIT_S)
     files |= {str(file) for pattern in patterns for file in Path("/").glob(pattern.lstrip("/"))}
     erase(Footprint(trackers, files, left.folders), actor)
+
+
+def _files_of(processes: Iterable[tuple[int, float]]) -> frozenset[str]:
+    return frozenset(file for process in processes for file in own_files(process))
 
 
 def _is_tracker(process: tuple[int, float]) -> bool:

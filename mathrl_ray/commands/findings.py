@@ -3,8 +3,8 @@
 Called by preflight.py and its checks. Knows rich and the recipe's error; knows nothing of machines and models.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import rich.console
@@ -31,6 +31,11 @@ class Finding:
     needed: str = ""
     change: str = ""
     """The key to change and what would do, or what else a person can do; for failures and warnings."""
+
+    def without(self, secrets: Collection[str]) -> "Finding":
+        """The same, without secrets that are known."""
+        found, needed, change = (masked_text(text, secrets) for text in (self.found, self.needed, self.change))
+        return replace(self, found=found, needed=needed, change=change)
 
     @property
     def sentence(self) -> str:
@@ -74,3 +79,11 @@ def gigabytes(num_bytes: float) -> str:
     ('3.0 GiB', '3.0 MiB')
     """
     return f"{num_bytes / 2**30:,.1f} GiB" if abs(num_bytes) >= 0.1 * 2**30 else f"{num_bytes / 2**20:.1f} MiB"
+
+
+def counted(number: int, what: str) -> str:
+    """
+    >>> counted(1, "node"), counted(2, "node")
+    ('1 node', '2 nodes')
+    """
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from mathrl_ray.commands.resource_checks import ModelNeeds
 from mathrl_ray.config import Recipe
-from mathrl_ray.core.run_estimate import Speeds, StageEstimate, sampled_tokens_per_s, speeds, trained_tokens_per_s
+from mathrl_ray.core.run_estimate import Speeds, StageEstimate, duration, sampled_tokens_per_s, speeds, trained_tokens_per_s
 from mathrl_ray.device import Device
 from mathrl_ray.recipe_checks import num_grpo_steps, num_sft_steps
 from mathrl_ray.stages.inputs import Inputs
@@ -123,13 +123,3 @@ def forecast_table(estimates: Sequence[StageEstimate], price_per_hour: float) ->
 def _row(name: str, num_steps: int, step_s: float | None, total_s: float, tokens: int, price_per_hour: float) -> list[str]:
     cost = [f"{total_s / 3600 * price_per_hour:.2f}"] if price_per_hour else []
     return [name, f"{num_steps:,}", f"{step_s:.3g} s" if step_s else "", duration(total_s), f"{tokens:,}", *cost]
-
-
-def duration(seconds: float) -> str:
-    """
-    >>> duration(50), duration(600), duration(7200)
-    ('50 s', '10.0 min', '2.0 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

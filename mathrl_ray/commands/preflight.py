@@ -10,7 +10,7 @@ weight. The command joins the cluster of RAY_ADDRESS; without one it looks at th
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,29 +19,33 @@ from mathrl_ray.actors.nodes import NodeFacts, cluster_nodes, installed_versions
 from mathrl_ray.actors.own_rewards import check_reward_functions
 from mathrl_ray.actors.placement import dashboard_url, plan_for, ray_connection
 from mathrl_ray.commands.findings import Finding, console, table_of, tried
-from mathrl_ray.commands.forecast import duration, forecast_table, plan_of
-from mathrl_ray.commands.model_checks import StartModel, check_model, check_tokenizer, mean_prompt_tokens, mean_tokens, read_model
+from mathrl_ray.commands.forecast import forecast_table, plan_of
+from mathrl_ray.commands.memory_checks import check_memory_needs
+from mathrl_ray.commands.mirror_check import check_mirror_takes_files
+from mathrl_ray.commands.model_checks import check_model, check_tokenizer, mean_prompt_tokens, mean_tokens
 from mathrl_ray.commands.node_checks import check_dashboard, check_root, check_time, check_versions
 from mathrl_ray.commands.resource_checks import (
     ModelNeeds,
     check_disk,
-    check_memory_needs,
     check_processors,
     check_shared_memory,
+    check_threads,
     num_checkpoints,
 )
+from mathrl_ray.commands.start_model import StartModel, read_model
 from mathrl_ray.config import BUILTIN, Recipe, RecipeError, StageName
 from mathrl_ray.core.batching import micro_batches
-from mathrl_ray.core.run_estimate import StageEstimate, StepForecast
+from mathrl_ray.core.masking import known_secrets
+from mathrl_ray.core.run_estimate import StageEstimate, StepForecast, duration
 from mathrl_ray.custom import own_functions
 from mathrl_ray.device import Device, attention_implementation
 from mathrl_ray.driver.console import LOG_WIDTH
 from mathrl_ray.driver.environment import PACKAGES
-from mathrl_ray.driver.mirror import check_mirror
+from mathrl_ray.driver.resume import find_resumption
 from mathrl_ray.recipe_checks import check_stage_settings
 from mathrl_ray.recipe_file import check_local_paths, load_recipe
 from mathrl_ray.stages.gold_check import check_golds
-from mathrl_ray.stages.inputs import Inputs, check_memory, load_inputs
+from mathrl_ray.stages.inputs import Inputs, load_inputs
 from mathrl_ray.stages.lengths import check_lengths
 
 T = TypeVar("T")
@@ -76,6 +80,8 @@ def preflight(options: PreflightOptions) -> int:
     began = time.monotonic()
     recipe = load_recipe(options.recipe, options.overrides)
     findings, estimates = _look(recipe, recipe.study.stages)
+    secrets = known_secrets(os.environ, recipe.model_dump())
+    findings = [finding.without(secrets) for finding in findings]
     screen = console(LOG_WIDTH)
     screen.print(table_of(findings, f"Preflight of {options.recipe}: stages {', '.join(recipe.study.stages)}"))
     if estimates:
@@ -103,10 +109,11 @@ def check_job(
     model = read_model(recipe, with_tokenizer=recipe.model.path != BUILTIN)
     with suppress(OSError):  # it is a finding then; made before it is tried, since another job may begin in it at the same time
         Path(recipe.run.root).mkdir(parents=True, exist_ok=True)
-    site = _site(recipe, stages)
-    findings = [*_model_findings(recipe, inputs, model), *_machine_findings(site)]
+    findings = [*_model_findings(recipe, inputs, model), *_mirror_findings(recipe)]
+    site = _attempt(findings, "nodes", lambda: _site(recipe, stages))
+    findings += _machine_findings(site) if site else []
     needs, estimates = _needs(recipe, inputs, model), list[StageEstimate]()
-    if needs is not None:
+    if site and needs:
         estimates = _estimates(site, device, needs, inputs, model)
         findings += _resource_findings(site, device, needs, estimates)
     for finding in findings:
@@ -126,7 +133,9 @@ def _look(recipe: Recipe, stages: Sequence[StageName]) -> tuple[list[Finding], l
     model = _attempt(findings, "model", lambda: read_model(recipe))
     if model is not None and inputs is not None:
         findings += _model_findings(recipe, inputs, model)
-    with ray_connection("preflight") if os.environ.get("RAY_ADDRESS") else nullcontext():
+    with ExitStack() as stack:
+        if os.environ.get("RAY_ADDRESS") and _attempt(findings, "cluster", lambda: _join(stack), str) is None:
+            return findings, []
         site = _attempt(findings, "nodes", lambda: _site(recipe, stages))
         if site is None:
             return findings, []
@@ -140,6 +149,18 @@ def _look(recipe: Recipe, stages: Sequence[StageName]) -> tuple[list[Finding], l
             return findings, []
         estimates = _estimates(site, device, needs, inputs, model) if inputs is not None else []
         return [*findings, *_resource_findings(site, device, needs, estimates)], estimates
+
+
+def _join(stack: ExitStack) -> str:
+    """Join the cluster of RAY_ADDRESS for as long as `stack` is open."""
+    address = os.environ["RAY_ADDRESS"]
+    try:
+        stack.enter_context(ray_connection("preflight"))
+    except RecipeError:
+        raise
+    except Exception as error:  # border: Ray raises kinds of its own for a wrong token, another version, ...
+        raise RecipeError(f"RAY_ADDRESS = {address} cannot be joined ({type(error).__name__}: {error})") from error
+    return f"RAY_ADDRESS = {address} was joined"
 
 
 def _attempt(findings: list[Finding], name: str, make: Callable[[], T], text: Callable[[T], str] | None = None) -> T | None:
@@ -165,8 +186,19 @@ def _recipe_findings(recipe: Recipe, stages: Sequence[StageName]) -> Iterator[Fi
         yield tried("own functions", lambda: ", ".join(f"{section}.function" for section in own_functions(recipe)) + " can be loaded")
     if recipe.reward.function or len(recipe.eval.graders) > 1:
         yield tried("own rewards", _saying("reward.function and eval.graders can be loaded", check_reward_functions, recipe))
+    if recipe.run.resume:
+        yield tried("resume", lambda: _resumption_text(recipe, stages))
+    yield from _mirror_findings(recipe)
+
+
+def _resumption_text(recipe: Recipe, stages: Sequence[StageName]) -> str:
+    found = find_resumption(recipe, stages)
+    return f"goes on in {found.folder}" if found else f"no checkpoint of {recipe.run.name} in {recipe.run.root}: a new run begins"
+
+
+def _mirror_findings(recipe: Recipe) -> Iterator[Finding]:
     if recipe.run.mirror:
-        yield tried("mirror", _saying(recipe.run.mirror, check_mirror, recipe.run.mirror, Path(recipe.run.root)))
+        yield tried("mirror", lambda: check_mirror_takes_files(recipe))
 
 
 def _saying(text: str, check: Callable[..., None], *arguments: Any) -> Callable[[], str]:
@@ -243,13 +275,12 @@ def _needs(recipe: Recipe, inputs: Inputs | None, model: StartModel) -> ModelNee
 
 def _resource_findings(site: _Site, device: Device, needs: ModelNeeds, estimates: Sequence[StageEstimate]) -> Iterator[Finding]:
     recipe, nodes = site.recipe, site.nodes
-    yield from check_memory_needs(recipe, device, nodes, needs)
-    if device.sizes_kv_cache:
-        cache = f"generator.kv_cache_gib = {recipe.generator.kv_cache_gib:g} x generator.replicas = {recipe.generator.replicas}"
-        yield tried("cache in memory", _saying(cache, check_memory, recipe, device))
+    yield from check_threads(recipe, nodes)
+    yield from check_memory_needs(recipe, device, nodes, needs, site.stages)
     yield check_shared_memory(recipe, device, nodes, needs)
     tokens = sum(estimate.generated_tokens for estimate in estimates)
-    yield check_disk(recipe, nodes, needs, num_checkpoints=num_checkpoints(recipe, site.stages), generated_tokens=tokens)
+    if not any(node.root_fault for node in nodes):  # else there is no disk to look at, and a finding that says so
+        yield check_disk(recipe, nodes, needs, num_checkpoints=num_checkpoints(recipe, site.stages), generated_tokens=tokens)
     if estimates:
         yield from check_time(recipe, sum(estimate.total_s for estimate in estimates))
 

@@ -4,6 +4,7 @@ Called where a run writes (recorder.py, console.py, entry.py) and where a recipe
 environment. What counts as a secret is a guess that rather masks too much:
 
     a text under a name like hf_token, api_key, password      masked whole; numbers only under password and the like (max_tokens = 64 stays)
+    the word after `password:` or `password =` in a line      that word, quoted or not
     a URL's user:password@, its ?sig=..., ?api_key=...        the secret part
     what has a known token's shape (hf_..., AKIA..., a JWT)   that part
     the value of a secret that is known                       wherever it stands
@@ -20,13 +21,13 @@ SHORTEST_KNOWN = 8
 _NEVER_A_SETTING = frozenset(
     {"secret", "secrets", "password", "passwords", "passwd", "passphrase", "credential", "credentials"},
 )
-"""Under these even a number is masked."""
+"""Under these even a number is masked, and a word without quotes."""
 _SECRET_WORDS = _NEVER_A_SETTING | {"token", "tokens", "key", "keys", "authorization", "signature", "sig"}
 _RUN_TOGETHER = ("apikey", "accesskey", "secretkey", "privatekey", "accesstoken", "authtoken", "accesskeyid", "keyid")
 _ABOUT_A_SECRET = frozenset(
-    {"path", "file", "dir", "folder", "mode", "name", "column", "field", "type", "size", "length", "limit", "count"},
+    {"path", "file", "dir", "folder", "mode", "name", "column", "field", "type", "size", "length", "limit", "count", "error"},
 )
-"""A last word that makes a name one of something else: RAY_AUTH_TOKEN_PATH, key_column."""
+"""A last word that makes a name one of something else: RAY_AUTH_TOKEN_PATH, key_column, KeyError."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 # Every repetition has an upper limit: what is masked may be a stranger's text, and must not take long.
@@ -44,6 +45,9 @@ _SHAPES = re.compile(
 )
 _HEADER = re.compile(r"(\bAuthorization['\"]?\s{0,3}[:=]\s{0,3}['\"]?(?:\w{1,20}\s{1,3})?)[^\s'\"]{6,4000}", re.IGNORECASE)
 _QUOTED = re.compile(r"([\"']?)([A-Za-z_][\w.-]{0,80})\1(\s{0,3}[=:]\s{0,3})([\"'])((?:(?!\4).){1,4000})\4")
+_UNQUOTED = re.compile(
+    rf"((?:{'|'.join(_NEVER_A_SETTING)})[\w.-]{{0,20}})\s{{0,3}}[=:]\s{{0,3}}([^\s,;'\"&)\]}}]{{1,4000}})", re.IGNORECASE
+)
 _BARE = re.compile(r"\b([A-Za-z_][\w.-]{0,80})(=)(?=[^\s,;]{0,200}\d)(?=[^\s,;]{0,200}[A-Za-z])([^\s,;'\"&)\]}]{8,4000})")
 
 
@@ -94,6 +98,7 @@ def masked_text(text: str, secrets: Collection[str] = ()) -> str:
     """
     text = _without_shapes(_without_known(text, secrets))
     text = _QUOTED.sub(lambda found: _assignment(found[0], found[2], found[5]), text)
+    text = _UNQUOTED.sub(lambda found: _assignment(found[0], found[1], found[2]), text)
     return _BARE.sub(lambda found: _assignment(found[0], found[1], found[3]), text)
 
 

@@ -63,27 +63,36 @@ class ModelShape:
         return self.num_layers * rank * sizes
 
 
-def model_shape(config: Mapping[str, Any]) -> ModelShape:
-    """The shape that a transformers config.json tells.
+def model_shape(config: Mapping[str, Any]) -> ModelShape | None:
+    """The shape that a transformers config.json tells; None where it lacks a number that is needed, so it is no model of Llama's kind.
 
     Raises:
-        ValueError: a number that is needed is not in it, so it is no model of Llama's kind.
+        ValueError: a number is there that no model can have; it names the key.
     """
-    try:
-        hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-        return ModelShape(
-            vocab_size=int(config["vocab_size"]),
-            hidden_size=hidden,
-            intermediate_size=int(config["intermediate_size"]),
-            num_layers=int(config["num_hidden_layers"]),
-            num_heads=heads,
-            num_kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_size=int(config.get("head_dim") or hidden // heads),
-            tied=bool(config.get("tie_word_embeddings", False)),
-            attention_bias=bool(config.get("attention_bias", config.get("model_type") == "qwen2")),
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"config.json says no {error}, so it is no model whose memory is known beforehand") from error
+    if any(key not in config for key in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")):
+        return None
+    hidden, heads = _size(config, "hidden_size"), _size(config, "num_attention_heads")
+    if hidden < heads and config.get("head_dim") is None:
+        raise ValueError(f"hidden_size = {hidden} is less than num_attention_heads = {heads}")
+    return ModelShape(
+        vocab_size=_size(config, "vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=_size(config, "intermediate_size"),
+        num_layers=_size(config, "num_hidden_layers"),
+        num_heads=heads,
+        num_kv_heads=_size(config, "num_key_value_heads", default=heads),
+        head_size=_size(config, "head_dim", default=hidden // heads),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        attention_bias=bool(config.get("attention_bias", config.get("model_type") == "qwen2")),
+    )
+
+
+def _size(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    value = config.get(key)
+    value = default if value is None else value
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{key} = {value!r} is no size: an integer of 1 or more is wanted")
+    return value
 
 
 def kv_bytes_per_token(shape: ModelShape, dtype: str) -> int:
@@ -151,11 +160,13 @@ class LearnerSettings:
     has_reference: bool = False
     """A second copy of the start model is loaded for the KL (loss.kl_coefficient)."""
     on_gpu: bool = False
+    num_rows: int | None = None
+    """Of the largest batch; 0: nothing is trained. None: more than a micro-batch holds."""
 
     @property
     def longest_tokens(self) -> int:
-        """Tokens of a micro-batch of the longest sequences, as many as fit (core/batching.py)."""
-        return max(1, self.micro_batch_tokens // self.max_length) * self.max_length
+        """Tokens of the largest micro-batch: full, since sequences may have any length (core/batching.py), or all rows at their longest."""
+        return self.micro_batch_tokens if self.num_rows is None else min(self.micro_batch_tokens, self.num_rows * self.max_length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +210,7 @@ class LearnerMemory:
 
 
 def learner_memory(shape: ModelShape, settings: LearnerSettings, num_parameters: int = 0) -> LearnerMemory:
-    """One rank's memory at a micro-batch of the longest sequences.
+    """One rank's memory at its largest micro-batch; where nothing is trained, activations and logits are 0.
 
     With P parameters of which N are trained, w bytes of a number and R ranks (Rajbhandari et al. 2020, section 3.1, and DeepSpeed 0.19's
     stage_1_and_2.py, which keeps float32 masters beside float32 weights too):
@@ -256,6 +267,8 @@ def _activations(shape: ModelShape, settings: LearnerSettings) -> int:
 
 
 def _logits(shape: ModelShape, settings: LearnerSettings) -> int:
+    if settings.num_rows == 0:
+        return 0
     chunk = min(settings.logits_chunk_tokens, settings.longest_tokens)
     head_gradient = DTYPE_BYTES[settings.dtype] * shape.vocab_size * shape.hidden_size if settings.lora_rank == 0 else 0
     return LOGIT_COPIES * FLOAT32_BYTES * chunk * shape.vocab_size + head_gradient

@@ -95,15 +95,18 @@ class StepForecast:
     _seconds: list[float] = field(default_factory=list)
     _tokens: int = 0
 
-    def measured(self, step_s: float, generated_tokens: int = 0) -> None:
+    def measured(self, step_s: float, generated_tokens: int = 0, num_left: int | None = None) -> None:
         """A step has ended.
 
         Args:
             step_s: since the one before ended.
             generated_tokens: sampled for it.
+            num_left: how many follow, where that is known better by now: a resumed stage has made some before.
         """
         self._seconds.append(step_s)
         self._tokens += generated_tokens
+        if num_left is not None:
+            self.num_steps = len(self._seconds) + num_left
 
     @property
     def is_corrected(self) -> bool:
@@ -138,8 +141,9 @@ class StepForecast:
             return ""
         cost = "" if self.cost is None else f", cost {self.cost:.2f}"
         return (
-            f"measured over {NUM_MEASURED} steps: {self.step_s:.3g} s a step (estimated {self.estimated_step_s:.3g} s), "
-            f"{self.total_s / 3600:.2f} h for all {self.num_steps}{cost}, {self.generated_tokens:,} generated tokens"
+            f"{NUM_MEASURED} steps measured: {self.step_s:.3g} s a step (estimated {self.estimated_step_s:.3g} s), "
+            f"{duration(self.left_s)} to go; all {self.num_steps}: {duration(self.total_s)}{cost}, "
+            f"{self.generated_tokens:,} generated tokens"
         )
 
 
@@ -167,3 +171,13 @@ class StageEstimate:
     def forecast(self, price_per_hour: float = 0.0) -> StepForecast:
         """Of its steps, to be corrected by them."""
         return StepForecast(self.num_steps, self.step_s, self.step_tokens, price_per_hour)
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(50), duration(600), duration(7200)
+    ('50 s', '10.0 min', '2.0 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

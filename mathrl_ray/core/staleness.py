@@ -121,7 +121,9 @@ class StalenessGate:
             max_staleness: publications that a group may be behind when it is taken.
             on_stale: what happens so that, or when, one would be more.
             total_groups: how many are to be consumed in all; no more than that are ever alive or consumed, dropped ones are replaced.
-            state: of the gate that this one goes on from; its groups in flight are to be sampled again, at state.version or later.
+            state: of the gate that this one goes on from; its groups in flight are to be sampled again, at state.version or later. Its
+                mode and its max_staleness may have been others: what is too old for these is dropped (`stale()`), and no group is
+                admitted until as few are alive as these have slots.
         """
         if batch_groups < 1:
             raise ValueError(f"grpo.prompts_per_step = {batch_groups}: at least 1 is needed")
@@ -156,10 +158,28 @@ class StalenessGate:
         for number, stage, min_version in state.alive:
             self._alive[number] = _Group(stage, state.version if stage == "in flight" else min_version)
             self._stages[stage] += 1
-        self._ready = OrderedDict.fromkeys(state.ready)
         if self._on_stale == "wait":
-            self._line = OrderedDict.fromkeys(number for number in self._alive if number not in self._ready)
+            self._line = OrderedDict.fromkeys(self._alive)
+            self._advance_line()
+            self._drop_what_would_come_too_late()
+        else:
+            buffered = (number for number, group in self._alive.items() if group.stage == "buffered")
+            self._ready = OrderedDict.fromkeys([*state.ready, *buffered])  # the latter were behind others, if it was "wait" before
+            self._drop_stale([number for number in self._ready if self._is_too_old(self._alive[number])])
         self.counts()
+
+    def _drop_what_would_come_too_late(self) -> None:
+        """Where the state was made under another mode or max_staleness: under "wait" each batch before a group's makes it older by one.
+
+        A state of the same settings loses nothing by this, as the proof above has it.
+        """
+        place = 0
+        for number, group in list(self._alive.items()):
+            if self.learner_version + place // self._batch_groups - group.min_version > self._max_staleness:
+                self.drop(number, STALE)
+                self._stale.append(number)
+            else:
+                place += 1
 
     def state(self) -> GateState:
         """
@@ -222,7 +242,7 @@ class StalenessGate:
         self._advance_line()
 
     def stale(self) -> list[int]:
-        """Numbers that were dropped as too old since this was asked last; only "drop" drops so, and counts them under `STALE`.
+        """Numbers that were dropped as too old since this was asked last, counted under `STALE`: by "drop", or when a state was taken over.
 
         A group is dropped as soon as it is buffered and the next batch would consume it too old, if each step under way publishes: by
         `scored()` and by `take()`. So its slot is never held by what nobody can take. Ask after either, to record what was lost.

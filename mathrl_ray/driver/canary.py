@@ -35,8 +35,8 @@ async def begin_stage(
     settings = stage_settings(run, stage, learning_rate=learning_rate, num_optimizer_steps=num_optimizer_steps, part=part)
     with run.ledger.work("learner-0", "start_stage"):
         await run.actors.learner.start_stage(settings)
-    if run.canary_limit_nats is None:  # the engines have just opened the same folder: what differs now is precision
-        run.canary_limit_nats = max(run.recipe.driver.canary_max_logprob_diff, 3 * max((await _canary_gaps(run)).values()))
+    if run.canary_limit_nats is None and (gaps := await _canary_gaps(run)):  # they have just opened one folder: this gap is precision
+        run.canary_limit_nats = max(run.recipe.driver.canary_max_logprob_diff, 3 * max(gaps.values()))
     run.recorder.metrics(stage, 0, 0, {**(facts or {}), **await sync_weights(run, policy_version=0)})
 
 
@@ -59,13 +59,20 @@ async def sync_weights(run: Run, *, policy_version: int) -> dict[str, float]:
     """
     manifest = await run.weights.publish(policy_version)
     metrics = await run.weights.apply(manifest)
-    return {**metrics, "canary_max_logprob_diff": await canary(run)}
+    return {**metrics, **await canary_metrics(run)}
 
 
-async def canary(run: Run) -> float:
+async def canary_metrics(run: Run) -> dict[str, float]:
+    """What `canary` says, for a row of metrics, which has no such key where nothing was compared."""
+    gap = await canary(run)
+    return {} if gap is None else {"canary_max_logprob_diff": gap}
+
+
+async def canary(run: Run) -> float | None:
     """Largest difference, in nats, between what generators and learner say of tokens that each generator samples now.
 
     Sampling, not scoring of given text: only a decoded token also shows a stale KV cache. The learner must hold the published weights.
+    None where generation is aborted, since the job stops: its state is to be saved all the same.
     """
     limit = run.recipe.driver.canary_max_logprob_diff if run.canary_limit_nats is None else run.canary_limit_nats
     gaps = await _canary_gaps(run)
@@ -76,20 +83,21 @@ async def canary(run: Run) -> float:
                 f"(the larger of driver.canary_max_logprob_diff = {run.recipe.driver.canary_max_logprob_diff:g} and 3 times the gap before "
                 "any update): a weight did not arrive"
             )
-    return max(gaps.values())
+    return max(gaps.values(), default=None)
 
 
 async def _canary_gaps(run: Run) -> dict[str, float]:
-    """One largest difference a generator, in nats. Left out: one that is pinned, to older weights, and one that is being replaced."""
-    gaps: dict[str, float] = {}
+    """One largest difference a generator, in nats. Left out: one that is pinned, to older weights, one that is being replaced, and one
+    whose generation was aborted."""
+    gaps: dict[str, float | None] = {}
     while not gaps:  # where all are being replaced, which driver.max_restarts bounds
         await run.generators.one_ready()
         for replica in (replica for replica in run.generators if replica.reviving is None and not replica.pinned):
             completions = await _canary_completions(run, replica)
             if completions is not None:
                 is_aborted = any(completion.finish_reason == "abort" for completion in completions)
-                gaps[replica.actor.name] = 0.0 if is_aborted else await _gap(run, completions)  # the job stops; its state is to be saved
-    return gaps
+                gaps[replica.actor.name] = None if is_aborted else await _gap(run, completions)
+    return {name: gap for name, gap in gaps.items() if gap is not None}
 
 
 async def _canary_completions(run: Run, replica: Replica[Generator]) -> list[Completion] | None:

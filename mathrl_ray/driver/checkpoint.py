@@ -5,6 +5,7 @@
         trainer/optimizer.safetensors, random-rank*, ...  masters, moments, counters, random states                    (trainer_state.py)
         trainer/run.json                                  what follows below                                           by the driver
         trainer/groups.parquet                            groups that were sampled and not trained on (group_rows.py)
+        trainer/files.json                                length and checksum of each of these files                  (digests.py)
 
     moment     after a step's weights are in all generators and its row is written (loops.py), so that policy_version means the learner's
                weights. The driver's part is taken at once, without an await; the learner stands while it writes, generators go on
@@ -13,40 +14,45 @@
                from numbers, so the driver has no random state; SFT's place in its data is its step
     ledger     counts and seconds of the stage so far
     metrics    the length of metrics.jsonl: what stands behind it is cut off at resume where it is of a later step (superseded.py)
-    whole      written aside, synced, renamed (whole_folder.py): after a kill the last one that is there is whole
+    digests    of the data, and of what is masked in the recipe
+    whole      written aside, synced, renamed (whole_folder.py): after a kill the last one that is there is whole. What was damaged or half
+               copied later is found by files.json
 
 When: every run.checkpoint_every steps, after run.checkpoint_minutes, at the end of a stage's training, and when a job is told to stop.
-Which stay: of each stage the run.keep_last newest and the run.keep_best with the highest validation accuracy of those whose step was
-validated. The formats are safetensors, Parquet and JSON, so that reading one runs no code. Called by the stages and the loops.
+Which stay: of each stage the run.keep_last newest, the run.keep_best with the highest validation accuracy of those whose step was
+validated, and those whose step is being validated. The formats are safetensors, Parquet and JSON, so that reading one runs no code.
+Called by the stages and the loops.
 """
 
 import asyncio
-import hashlib
 import json
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mathrl_ray.actors.interfaces import ActorError
 from mathrl_ray.core.masking import masked
+from mathrl_ray.driver.digests import check_files, file_digests, read_object, run_digests
 from mathrl_ray.driver.group_rows import read_groups, write_groups
 from mathrl_ray.driver.loop_state import LoopState, loop_state
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.whole_folder import remove_whole, whole_folder
 
 FORMAT = 1
-TRAINER, RUN_FILE, GROUPS_FILE = "trainer", "run.json", "groups.parquet"
+TRAINER, RUN_FILE, GROUPS_FILE, FILES_FILE = "trainer", "run.json", "groups.parquet", "files.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One that is whole, as it was read."""
+    """One that has all of its files, as it was read."""
 
     folder: Path
     content: Mapping[str, Any]
     """run.json."""
+    files: Mapping[str, Collection[int]]
+    """files.json."""
 
     @property
     def stage(self) -> str:
@@ -116,11 +122,11 @@ async def save_checkpoint(
         async with whole_folder(folder) as aside:
             with run.ledger.work("learner-0", "save_checkpoint"):
                 figures = await run.actors.learner.save_checkpoint(str(aside))
-            await asyncio.to_thread(_write, aside / TRAINER, run, content, groups)
+            await asyncio.to_thread(_write, aside, run, content, groups)
     seconds, run.saved_s = time.monotonic() - began, run.recorder.elapsed_s()
     run.recorder.metrics(stage, step, run.policy_version, {"checkpoint_s": seconds, **figures})
     run.console.say(f"{stage} step {step}: checkpoint {folder.name} in {seconds:.1f} s")
-    await asyncio.to_thread(_remove_old, run, stage)
+    await asyncio.to_thread(_remove_old, run, stage, set(loops.validating) if loops else set())
     return folder
 
 
@@ -143,53 +149,78 @@ def _content(run: Run, stage: str, step: int, loops: LoopState | None, is_traine
     }
 
 
-def _write(trainer: Path, run: Run, content: dict[str, Any], groups: Sequence[Any]) -> None:
-    write_groups(trainer / GROUPS_FILE, groups)
-    content["data"] = data_digest(run.train_problems, run.traces)
-    (trainer / RUN_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def data_digest(*parts: Iterable[Any]) -> str:
-    """What tells one set of problems and traces from another: order, ids and texts.
-
-    >>> data_digest(["a"], []) == data_digest([], ["a"])
-    False
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        for row in part:
-            digest.update(repr(row).encode("utf-8", "surrogatepass") + b"\n")
-        digest.update(b"end of part\n")
-    return digest.hexdigest()
+def _write(folder: Path, run: Run, content: dict[str, Any], groups: Sequence[Any]) -> None:
+    write_groups(folder / TRAINER / GROUPS_FILE, groups)
+    content["digests"] = run_digests(
+        run.recipe, train=run.train_problems, traces=run.traces, validation=run.validation_problems, test=run.test_problems
+    )
+    run.recorder.sync_metrics()  # a power cut must not leave it shorter than is written here
+    (folder / TRAINER / RUN_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    (folder / TRAINER / FILES_FILE).write_text(json.dumps({"files": file_digests(folder)}, indent=1) + "\n", encoding="utf-8")
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
     """
     Raises:
-        ValueError, OSError: no checkpoint that this program can go on from.
+        ValueError, OSError: no checkpoint that this program can go on from; of its large files only the lengths were looked at.
     """
-    content = json.loads((folder / TRAINER / RUN_FILE).read_text(encoding="utf-8"))
+    files = read_object(folder / TRAINER / FILES_FILE).get("files", {})
+    run_file = f"{TRAINER}/{RUN_FILE}"
+    if run_file not in files:
+        raise ValueError(f"{folder / TRAINER / FILES_FILE} is damaged: it does not name {run_file}")
+    check_files(folder, files, read=[run_file])
+    content = read_object(folder / run_file)
     if content.get("format") != FORMAT:
         raise ValueError(f"{folder} is a checkpoint of format {content.get('format')}, this program reads format {FORMAT}")
-    return Checkpoint(folder, content)
+    return Checkpoint(folder, content, files)
+
+
+def check_whole(checkpoint: Checkpoint, metrics_file: Path) -> None:
+    """Read all files of a checkpoint, and look whether the rows of metrics are there that were written before it.
+
+    Raises:
+        ValueError, OSError: a file is missing or damaged; it is named.
+    """
+    check_files(checkpoint.folder, checkpoint.files)
+    length, written = metrics_file.stat().st_size, checkpoint.content["metrics_bytes"]
+    if length < written:
+        raise ValueError(f"{metrics_file} has {length} bytes, and had {written} when {checkpoint.folder.name} was written")
 
 
 def whole_checkpoints(run_folder: Path) -> list[Checkpoint]:
-    """All that a run can go on from, the furthest one last. What cannot be read is left out."""
+    """All that a run itself has written and that have their files, the furthest one last."""
+    return _read_all(run_folder)[0]
+
+
+def unreadable_checkpoints(run_folder: Path) -> dict[Path, Exception]:
+    """Folders of which `read_checkpoint` says that they are none, and why."""
+    return _read_all(run_folder)[1]
+
+
+def _read_all(run_folder: Path) -> tuple[list[Checkpoint], dict[Path, Exception]]:
     found: list[Checkpoint] = []
-    for folder in (run_folder / "checkpoints").glob("[!.]*"):
+    unreadable: dict[Path, Exception] = {}
+    for folder in sorted((run_folder / "checkpoints").glob("[!.]*")):
         try:
-            found.append(read_checkpoint(folder))
-        except (OSError, ValueError):  # a folder of someone's own, or a damaged file
+            checkpoint = read_checkpoint(folder)
+        except (OSError, ValueError) as error:  # a folder of someone's own, or a damaged file
+            unreadable[folder] = error
             continue
-    return sorted(found, key=lambda each: (len(each.finished), each.step))
+        if folder.name == f"{checkpoint.stage}-{checkpoint.step}":  # else a copy that somebody has made
+            found.append(checkpoint)
+    return sorted(found, key=lambda each: (len(each.finished), each.step)), unreadable
 
 
-def _remove_old(run: Run, stage: str) -> None:
-    """Remove what neither run.keep_last nor run.keep_best keeps."""
-    steps = [each.step for each in whole_checkpoints(run.recorder.folder) if each.stage == stage]
-    for step in set(steps) - kept_steps(steps, run.validations_of(stage), run.recipe.run.keep_last, run.recipe.run.keep_best):
-        remove_whole(run.recorder.checkpoint_folder(stage, step))
+def _remove_old(run: Run, stage: str, validating: Collection[int]) -> None:
+    """Remove what nobody keeps. Where that fails the run goes on: the disk is fuller than it could be."""
+    keys, steps = run.recipe.run, [each.step for each in whole_checkpoints(run.recorder.folder) if each.stage == stage]
+    kept = kept_steps(steps, run.validations_of(stage), keys.keep_last, keys.keep_best) | set(validating)
+    for step in sorted(set(steps) - kept):
+        folder = run.recorder.checkpoint_folder(stage, step)
+        try:
+            remove_whole(folder)
+        except OSError as error:
+            run.console.say(f"warning: the old checkpoint {folder.name} was not removed: {error}. The run goes on.")
 
 
 def kept_steps(steps: Sequence[int], accuracies: Mapping[int, float], keep_last: int, keep_best: int) -> set[int]:

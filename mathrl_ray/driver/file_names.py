@@ -6,20 +6,24 @@ data: rows keep problem ids inside files.
 
 from pathlib import Path
 
-LONGEST_BYTES = 255
+LONGEST_BYTES = 255 - len("..writing")
+"""File systems have room for 255; a file is first written as .<name>.writing."""
 
 
 def inside(folder: Path, name: str) -> Path:
     """`folder / name`, when that lies directly in `folder`.
 
     Raises:
-        ValueError: the name is empty, `.` or `..`, holds a slash or a character that is none in a name, or is too long.
+        ValueError: the name is empty, `.` or `..`, holds a slash or a character that cannot be seen or written, or is too long.
 
     >>> str(inside(Path("run/evaluations"), "grpo-v3.parquet"))
     'run/evaluations/grpo-v3.parquet'
     """
-    if name in ("", ".", "..") or any(character in "/\\" or ord(character) < 32 for character in name):
-        raise ValueError(f"{name!r} is no name for a file of a run: it must be one part of a path, without slashes. Rename what it names.")
-    if len(name.encode("utf-8", "replace")) > LONGEST_BYTES:
+    if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
+        raise ValueError(
+            f"{name!r} is no name for a file of a run: it must be one part of a path, without slashes "
+            "and characters that cannot be seen. Rename what it names."
+        )
+    if len(name.encode()) > LONGEST_BYTES:
         raise ValueError(f"the name {name[:40]!r}... is too long for a file ({len(name)} characters): at most {LONGEST_BYTES} bytes")
     return folder / name

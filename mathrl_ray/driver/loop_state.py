@@ -8,8 +8,8 @@ Made and taken by loops.py between two batches, written by checkpoint.py. Knows 
     dropped               kept until the next step writes it down
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mathrl_ray.core.staleness import GateState
@@ -34,6 +34,8 @@ class LoopState:
     record: RecordState
     validating: Sequence[int]
     """Steps whose validation was not done yet."""
+    prompts_per_step: int
+    """From which the numbers of groups get their ids and prompts."""
     is_done: bool
     """Whether no step is to come."""
 
@@ -52,8 +54,18 @@ class LoopState:
             "drop_counts": dict(self.record.drop_counts),
             "ages_s": list(self.record.ages_s.items()),
             "validating": list(self.validating),
+            "prompts_per_step": self.prompts_per_step,
             "is_done": self.is_done,
         }
+
+    def sampling_again(self, numbers: Collection[int]) -> "LoopState":
+        """The state with these groups in flight, whatever was there of them."""
+        alive = [[number, "in flight" if number in numbers else stage, version] for number, stage, version in self.gate.alive]
+        gate = replace(self.gate, alive=alive, ready=[number for number in self.gate.ready if number not in numbers])
+        sampled, buffered = (
+            {number: group for number, group in groups.items() if number not in numbers} for groups in (self.sampled, self.buffered)
+        )
+        return replace(self, gate=gate, sampled=sampled, buffered=buffered)
 
 
 def loop_state(plain: Mapping[str, Any], groups: Sequence[NumberedGroup]) -> LoopState:
@@ -71,5 +83,6 @@ def loop_state(plain: Mapping[str, Any], groups: Sequence[NumberedGroup]) -> Loo
         buffered=by_stage["buffered"],
         record=RecordState(plain["drop_counts"], [group for number, group in groups if number == DROPPED], ages_s),
         validating=plain["validating"],
+        prompts_per_step=plain["prompts_per_step"],
         is_done=plain["is_done"],
     )

@@ -19,9 +19,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 from mathrl_ray.actors.interfaces import Generator
+from mathrl_ray.config import RecipeError
 from mathrl_ray.core.groups import ZERO_VARIANCE, with_advantages
 from mathrl_ray.core.staleness import STALE, StalenessGate
-from mathrl_ray.driver.canary import canary
+from mathrl_ray.driver.canary import canary_metrics
 from mathrl_ray.driver.checkpoint import is_due, save_checkpoint, try_to_save
 from mathrl_ray.driver.evaluation import accuracy_text, is_validation_step, validate, validate_beside
 from mathrl_ray.driver.loop_state import LoopState
@@ -29,7 +30,7 @@ from mathrl_ray.driver.prompt_stream import prompt_at, prompt_stream
 from mathrl_ray.driver.replicas import GivenUpError, Replica
 from mathrl_ray.driver.rollouts import Prompt, grade_group, sample_group
 from mathrl_ray.driver.run import Run
-from mathrl_ray.driver.step_record import FAILED, TIME_IS_UP, StepRecord
+from mathrl_ray.driver.step_record import FAILED, OTHER_PROBLEM, TIME_IS_UP, StepRecord
 from mathrl_ray.types import Problem, TrajectoryGroup, WeightManifest
 
 FEWEST_FAILURES = 8
@@ -48,9 +49,14 @@ class PolicyLoops:
             num_steps: batches to train on; fewer where grpo.num_epochs ends before.
             after_step: told of each step's groups and numbers, in order.
             state: of the loops that these go on from; learner and generators hold its weights.
+
+        Raises:
+            RecipeError: the state is one of another grpo.prompts_per_step.
         """
         grpo, driver = run.recipe.grpo, run.recipe.driver
-        self._run, self._stage, self._after_step = run, stage, after_step
+        self._run, self._stage, self._num_steps, self._after_step = run, stage, num_steps, after_step
+        self._record = StepRecord(run, stage)
+        self._resumed = state = self._fitting(state) if state else None
         self._gate = StalenessGate(
             batch_groups=grpo.prompts_per_step,
             max_staleness=driver.max_staleness,
@@ -63,14 +69,12 @@ class PolicyLoops:
         self._sampled: dict[int, TrajectoryGroup] = {}
         """Not graded yet."""
         self._buffered: dict[int, TrajectoryGroup] = {}
-        self._record = StepRecord(run, stage)
         self._num_replaced = self._failed_in_a_row = self._step = self._saved_step = 0
         self._validating: set[int] = set()
         """Steps whose validation is not done."""
         self._validations: set[asyncio.Task[None]] = set()
         """Those that go on beside training."""
         self._is_saving = False
-        self._resumed = state
         if state is not None:
             self._restore(state)
         # Each piece of work has a limit of its own; this one names what stands still, should one not be kept.
@@ -93,15 +97,31 @@ class PolicyLoops:
                 await self._record.close(num_steps)
         except BaseExceptionGroup as group:  # a person is to read what went wrong, not that it went wrong in a group
             raise _first(group) from group
-        finally:
-            self._run.save_now = None
         return num_steps
+
+    def _fitting(self, state: LoopState) -> LoopState:
+        """The state as these data and this seed can go on from it: where another problem has the place of the one that was answered, the
+        responses are dropped and that problem is sampled. Groups get their ids from grpo.prompts_per_step, which thus has to stay."""
+        run, size = self._run, self._run.recipe.grpo.prompts_per_step
+        if size != state.prompts_per_step:
+            raise RecipeError(
+                f"grpo.prompts_per_step: {state.prompts_per_step} was saved, {size} is given: groups are numbered by it, so that it cannot "
+                f'change in the middle of a stage, also with run.resume_with_changes. Put it back, or set run.resume = "" to begin anew.'
+            )
+        self._record.restore(state.record)
+        groups = {**state.sampled, **state.buffered}
+        others = {number for number, group in groups.items() if group.problem_id != prompt_at(run, number).problem.problem_id}
+        for number in sorted(others):
+            self._record.dropped(number, groups[number], OTHER_PROBLEM)
+        if others:
+            run.console.say(f"warning: {len(others)} groups that were saved answer other problems than now have their places; dropped")
+        return state.sampling_again(others)
 
     def _restore(self, state: LoopState) -> None:
         self._step = self._saved_step = state.step
         self._num_replaced, self._failed_in_a_row = state.num_replaced, state.failed_in_a_row
         self._sampled, self._buffered = dict(state.sampled), dict(state.buffered)
-        self._record.restore(state.record)
+        self._drop_stale()
 
     def _go_on(self) -> asyncio.Task[None] | None:
         """Start what was going on when the state was saved: prompts in flight are sent again, with the same ids and seeds.
@@ -111,11 +131,14 @@ class PolicyLoops:
         """
         if self._resumed is None:
             return None
-        for number, stage, _ in self._resumed.gate.alive:
+        for number, stage, _ in self._gate.state().alive:
             if stage != "buffered":
                 self._start_group(number, prompt_at(self._run, number), None)
         step = self._resumed.step
-        if step in self._resumed.validating and (self._stage, step) not in self._run.validated:
+        not_done = [each for each in self._resumed.validating if (self._stage, each) not in self._run.validated]
+        for lost in (each for each in not_done if each < step):
+            self._run.console.say(f"warning: no validation of {self._stage} step {lost}: it was cut off, and the weights are step {step}'s")
+        if step in not_done:
             return self._tasks.create_task(self._validate(step), name=f"validation of step {step}")
         return None
 
@@ -130,6 +153,7 @@ class PolicyLoops:
             buffered=dict(self._buffered),
             record=self._record.state(),
             validating=sorted(self._validating),
+            prompts_per_step=self._run.recipe.grpo.prompts_per_step,
             is_done=self._gate.exhausted,
         )
 
@@ -141,10 +165,8 @@ class PolicyLoops:
         await self._save_now()
 
     async def _save_now(self) -> None:
-        """Save as soon as the learner has ended its step; it begins no other meanwhile. While a save goes on, wait for that one."""
-        if self._is_saving:
-            await self._until(lambda: not self._is_saving, "a checkpoint (learner.limit_s)")
-            return
+        """Save what is not saved yet, as soon as the learner has ended its step; it begins no other meanwhile."""
+        await self._until(lambda: not self._is_saving, "a checkpoint (learner.limit_s)")
         self._is_saving = True
         try:
             await self._until(lambda: self._is_between_steps, "the learner's step")
@@ -250,7 +272,7 @@ class PolicyLoops:
                 await try_to_save(self._run, self._save_now())
         if update is not None:
             await update
-        await self._save_now()
+        await try_to_save(self._run, self._save_now())  # again after the evaluation (study.py), which a full disk must not cost
         return step
 
     def _may_step(self) -> bool:
@@ -275,7 +297,8 @@ class PolicyLoops:
 
     def _drop_stale(self) -> None:
         for number in self._gate.stale():
-            self._record.dropped(number, self._buffered.pop(number), STALE)
+            group = self._buffered.pop(number, None) or self._sampled.pop(number, None)
+            self._record.dropped(number, group, STALE)
             self._run.changes.ring()
 
     def _joins(self, manifest: WeightManifest | None) -> bool:
@@ -296,10 +319,12 @@ class PolicyLoops:
             self._gate.applied()
             self._run.changes.ring()
             if self._is_probed(manifest):
-                metrics["canary_max_logprob_diff"] = await canary(self._run)
+                metrics |= await canary_metrics(self._run)
         groups, metrics = await self._record.finish(step, metrics)
         self._run.changes.ring()
         self._after_step(step, groups, metrics)
+        num_tokens = sum(len(trajectory.completion.token_ids) for group in groups for trajectory in group.trajectories)
+        self._run.step_measured(self._stage, metrics["step_s"], num_tokens, max(0, self._num_steps - step))
         if is_validation_step(self._run, step):
             await self._validate(step)
 

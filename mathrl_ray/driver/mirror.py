@@ -9,7 +9,8 @@ job's end: a thread of its own looks at the folder every LOOK_EVERY_S and copies
                                                                        {"files": {name: [bytes, modified in ns]}}
 
 A copy that fails is tried again later, up to MAX_TRIES times, then left until the file changes; only the first failure is told. What the
-run removes (old checkpoints) stays in the mirror. Trajectories are not copied.
+run removes (old checkpoints) stays in the mirror. A run can go on from what is there, brought back into a run.root: metrics.jsonl is copied
+before a checkpoint that counts on its rows. Trajectories are not copied: they are large, and no run needs them to go on.
 """
 
 import asyncio
@@ -27,9 +28,12 @@ from mathrl_ray.core.masking import masked_text
 
 MARKER = "mirrored.json"
 """The last file of a mirrored checkpoint."""
+METRICS = "metrics.jsonl"
 RECORD = "mirror.json"
 """In the run's folder: where its mirror is, so that a resumed run goes on there."""
-PLAIN_FILES = ("recipe.toml", "environment.json", "metrics.jsonl", "summary.json", "report.html", "evaluations/*.parquet")
+PLAIN_FILES = ("recipe.toml", "environment.json", "digests.json", METRICS, "summary.json", "report.html", "evaluations/*.parquet")
+"""Nothing writes a report.html yet."""
+EXAMPLES = "file:///folder or s3://bucket/folder"
 LOOK_EVERY_S = 30.0
 MAX_TRIES = 5
 WAIT_S = 5.0
@@ -53,20 +57,22 @@ class _Tries:
 
 
 def open_destination(url: str) -> tuple[Any, str]:
-    """(file system, path there) of an fsspec URL; connects to nothing yet.
+    """(file system, path there) of an fsspec URL; some protocols connect here, others at the first use.
 
     Raises:
-        RecipeError: a protocol that is not known, or whose package is not installed.
+        RecipeError: a chain of file systems; a protocol that is not known, or whose package is not installed; a place that is not reached.
     """
     import fsspec
 
+    if "::" in url:  # a cache or an archive, which would also hide where the files end up
+        raise RecipeError(f"run.mirror = {masked_text(url)} is a chain of places (::): name the last one by itself, for example {EXAMPLES}")
     try:
         file_system, path = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:
+    except Exception as error:  # border: each file system raises kinds of its own
         protocol = url.partition("://")[0]
         raise RecipeError(
-            f"run.mirror = {masked_text(url)}: {error}. Install what fsspec needs for {protocol}:// where the driver runs, or name another "
-            "place, for example file:///folder or s3://bucket/folder."
+            masked_text(f"run.mirror = {url}: {type(error).__name__}: {error}. ")
+            + f"Install what fsspec needs for {protocol}:// where the driver runs, or name a place that it reaches, for example {EXAMPLES}"
         ) from error
     return file_system, path.rstrip("/")
 
@@ -207,6 +213,7 @@ class Mirror:
             if json.loads(self._file_system.cat_file(marker)) == {"files": stamp}:
                 return  # before the run was resumed
             self._file_system.rm_file(marker)  # from here on it is not whole
+        self._write(METRICS, _whole_lines(self._folder / METRICS))  # a resume wants all rows that it was written after
         for file in stamp:
             there = f"{self._home}/{name}/{file}"
             self._make_folder_of(there)

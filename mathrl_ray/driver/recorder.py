@@ -62,21 +62,29 @@ class Recorder:
             OSError: run.root cannot be written.
         """
         folder = _new_folder(Path(recipe.run.root), recipe.run.name)
-        for part in ("evaluations", "trajectories", "checkpoints"):
-            (folder / part).mkdir()
-        _write_whole(folder / "recipe.toml", _recipe_text(recipe))
-        return cls(folder)
+        _make_parts(folder)
+        recorder = cls(folder)
+        recorder.recipe(recipe)
+        return recorder
 
     @classmethod
-    def reopen(cls, folder: Path, recipe: Recipe, *, elapsed_s: float) -> "Recorder":
-        """Go on in a run's folder. Where the recipe differs from its recipe.toml, that becomes recipe-1.toml (-2, ...).
+    def reopen(cls, folder: Path, *, elapsed_s: float) -> "Recorder":
+        """Go on in a run's folder; what the mirror that it was brought back from does not have is made.
 
         Raises:
             RecipeError: another job writes there.
         """
         recorder = cls(folder, elapsed_s=elapsed_s)
-        _replace(folder / "recipe.toml", _recipe_text(recipe))
+        _make_parts(folder)
         return recorder
+
+    def recipe(self, recipe: Recipe) -> None:
+        """Of the present start; another one of an earlier start becomes recipe-1.toml (-2, ...)."""
+        _replace(self.folder / "recipe.toml", _recipe_text(recipe))
+
+    def digests(self, digests: Mapping[str, Any]) -> None:
+        """Of the data and of masked settings (digests.py), to be compared when the run goes on."""
+        _replace(self.folder / "digests.json", _json_text(digests))
 
     def environment(self, facts: Mapping[str, Any]) -> None:
         """Of the present start; that of an earlier start becomes environment-1.json (-2, ...)."""
@@ -86,6 +94,9 @@ class Recorder:
     def metrics_bytes(self) -> int:
         """Length of metrics.jsonl; each row is there whole."""
         return os.fstat(self._metrics.fileno()).st_size
+
+    def sync_metrics(self) -> None:
+        os.fsync(self._metrics.fileno())
 
     @contextlib.contextmanager
     def closed_metrics(self) -> Iterator[None]:
@@ -166,6 +177,11 @@ def _new_folder(root: Path, name: str) -> Path:
             number += 1
 
 
+def _make_parts(folder: Path) -> None:
+    for part in ("evaluations", "trajectories", "checkpoints"):
+        (folder / part).mkdir(exist_ok=True)
+
+
 def _lock(file: TextIO) -> None:
     """
     Raises:
@@ -197,5 +213,8 @@ def _replace(path: Path, text: str) -> None:
 
 def _write_whole(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name}.writing-{os.getpid()}")
-    aside.write_text(text, encoding="utf-8")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # else a power cut may leave the name with nothing in it
     aside.rename(path)

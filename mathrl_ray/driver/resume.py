@@ -1,4 +1,4 @@
-"""Where a run goes on: which folder, which checkpoint, and whether the recipe is still the one that it was saved with.
+"""Where a run goes on: which folder, which checkpoint, and whether recipe and data are still those that it was saved with.
 
 Called by job.py before anything is started, and by the stages for their first step. run.resume is
 
@@ -6,34 +6,38 @@ Called by job.py before anything is started, and by the stages for their first s
     "auto"  the run of this name (<name>, <name>-2, ...) that was written to last, from its furthest whole checkpoint; else a new run
     a path  of a checkpoint, or of a run's folder
 
-The run goes on in its own folder; what it wrote after that point is moved aside there (superseded.py). Finished stages are not run again.
-Keys that may differ are CHANGEABLE; any other difference is refused, unless run.resume_with_changes says that it is meant.
+The run goes on in its own folder and under its own name; what it wrote after that point is moved aside there (superseded.py). Finished
+stages are not run again. A damaged checkpoint is named, and the one before it taken; one that was asked for by its path is refused.
+Other keys than CHANGEABLE (recipe_changes.py) that differ are refused, unless run.resume_with_changes says that they are meant.
 """
 
-import json
+import contextlib
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mathrl_ray.config import Recipe, RecipeError
-from mathrl_ray.core.masking import masked
 from mathrl_ray.driver.canary import stage_settings, sync_weights
-from mathrl_ray.driver.checkpoint import TRAINER, Checkpoint, data_digest, read_checkpoint, whole_checkpoints
+from mathrl_ray.driver.checkpoint import (
+    FILES_FILE,
+    TRAINER,
+    Checkpoint,
+    check_whole,
+    read_checkpoint,
+    unreadable_checkpoints,
+    whole_checkpoints,
+)
+from mathrl_ray.driver.digests import read_object
+from mathrl_ray.driver.recipe_changes import check_recipe
 from mathrl_ray.driver.recorder import Recorder
 from mathrl_ray.driver.run import Run
-from mathrl_ray.driver.superseded import Position, row_of, supersede
+from mathrl_ray.driver.superseded import Position, is_own_checkpoint, row_of, supersede
 from mathrl_ray.driver.whole_folder import remove_leftovers
 
-CHANGEABLE = frozenset(
-    {
-        *(f"run.{key}" for key in ("name", "root", "commit", "mirror", "resume", "resume_with_changes", "max_hours")),
-        *(f"run.{key}" for key in ("checkpoint_every", "checkpoint_minutes", "keep_last", "keep_best")),
-        *("generator.limit_s", "learner.limit_s", "driver.sync_limit_s", "driver.start_limit_s", "driver.max_restarts"),
-        "study.stages",  # further stages may follow; those before are looked at by name
-    }
-)
-"""None of them changes what is learned. More steps do: the learning rate's schedule is as long as the stage."""
+METRICS_FILE = "metrics.jsonl"
+Sight = frozenset[tuple[str, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +47,56 @@ class Resumption:
     folder: Path
     checkpoint: Checkpoint | None
     """None: at the beginning of the stage after the finished ones."""
-    finished: list[dict[str, Any]] = field(default_factory=list)
+    finished: list[dict[str, Any]]
     """Summaries of the stages that are not run again."""
+    sight: Sight
+    """The folder as it was looked at (`_sight`)."""
     remarks: list[str] = field(default_factory=list)
 
-    def check_data(self, recipe: Recipe, *parts: Sequence[Any]) -> None:
+    @property
+    def place(self) -> Path:
+        """Of what was saved."""
+        return self.checkpoint.folder if self.checkpoint else self.folder
+
+    @property
+    def digests(self) -> Mapping[str, Mapping[str, str]]:
+        """Of data and masked settings, as they were saved (`run_digests`)."""
+        if self.checkpoint is not None:
+            return dict(self.checkpoint.content["digests"])
+        path = self.folder / "digests.json"
+        return read_object(path) if path.exists() else {}  # not where the run came back from a mirror
+
+    def check_data(self, recipe: Recipe, digests: Mapping[str, Mapping[str, str]]) -> None:
         """
         Args:
             recipe: says whether changes are meant.
-            parts: train problems and traces, as they were read now.
+            digests: of the data as they were read now (`run_digests`).
 
         Raises:
-            RecipeError: they are not those that the checkpoint was trained on.
+            RecipeError: they are not those that the run had. A set that one of the two jobs did not read says nothing.
         """
-        if self.checkpoint is None or recipe.run.resume_with_changes or self.checkpoint.content["data"] == data_digest(*parts):
-            return
-        raise RecipeError(
-            f"run.resume: the problems or traces are not those that {self.checkpoint.folder} was trained on, although the recipe's keys "
-            "are: put the data back as they were, or set run.resume_with_changes = true"
-        )
+        saved, now = self.digests.get("data", {}), digests["data"]
+        differing = [name for name, digest in now.items() if digest and saved.get(name) and saved[name] != digest]
+        if differing and not recipe.run.resume_with_changes:
+            raise RecipeError(
+                f"run.resume: the {' and the '.join(differing)} rows are not those that {self.place} had, although the recipe's keys "
+                "are: put the data back as they were, or set run.resume_with_changes = true"
+            )
 
     def open(self, recipe: Recipe, stages: Sequence[str], say: Callable[[str], None]) -> Recorder:
         """Move aside what was written after the point, and open the folder again.
 
         Raises:
-            RecipeError: another job is writing there.
+            RecipeError: another job is writing there, or has written there since the point was chosen.
         """
         checkpoint = self.checkpoint
         elapsed_s = checkpoint.content["elapsed_s"] if checkpoint else _last_time_s(self.folder)
-        recorder = Recorder.reopen(self.folder, recipe, elapsed_s=elapsed_s)
+        recorder = Recorder.reopen(self.folder, elapsed_s=elapsed_s)
+        if self._went_on():
+            recorder.close()
+            raise RecipeError(f"run.resume: the run in {self.folder} went on while this job looked at it: start this job again")
+        name = _saved_recipe(self.folder)["run"]["name"]
+        recorder.recipe(recipe.model_copy(update={"run": recipe.run.model_copy(update={"name": name})}))
         remove_leftovers(self.folder / "checkpoints")
         names = [summary["name"] for summary in self.finished]
         position = Position(names)
@@ -82,13 +107,20 @@ class Resumption:
         self._write_summary(recorder, aside)
         for remark in self.remarks:
             say(remark)
+        if name != recipe.run.name:
+            say(f'run.name = "{recipe.run.name}" is left out: the run goes on as {name}')
         say(f"resumed: {self._where(stages)}" + (f"; what was written after that is in {aside.name}" if aside else ""))
         return recorder
+
+    def _went_on(self) -> bool:
+        """Whether anything was saved or finished since, or what was chosen is gone; that older ones are removed does not matter."""
+        is_gone = self.checkpoint is not None and not self.checkpoint.folder.exists()
+        return is_gone or not _sight(self.folder) <= self.sight
 
     def _write_summary(self, recorder: Recorder, aside: Path | None) -> None:
         """Stages that are run again leave the summary; it is kept with what else was moved aside."""
         path = self.folder / "summary.json"
-        if path.exists() and aside is not None and len(json.loads(path.read_text(encoding="utf-8"))["stages"]) > len(self.finished):
+        if aside is not None and len(_finished(self.folder)) > len(self.finished):
             path.rename(aside / path.name)
         recorder.summary(self.finished)
 
@@ -113,23 +145,40 @@ def find_resumption(recipe: Recipe, stages: Sequence[str]) -> Resumption | None:
     """Where the recipe says that the run goes on; None for a new run.
 
     Raises:
-        RecipeError: nothing is there, it was another recipe, or other stages.
+        RecipeError: nothing is there, it is damaged, it was another recipe, or other stages.
     """
     if not recipe.run.resume:
         return None
-    found = _last_run(recipe) if recipe.run.resume == "auto" else _named(Path(recipe.run.resume))
-    if found is None:
-        return None
-    _check_recipe(found, recipe)
-    _check_stages(found, stages)
+    try:
+        found = _last_run(recipe) if recipe.run.resume == "auto" else _named(Path(recipe.run.resume))
+        if found is not None:
+            own, _ = _saved_recipe(found.folder), _finished(found.folder)  # what is damaged is named before anything is moved
+            saved = found.checkpoint.content["recipe"] if found.checkpoint else own
+            check_recipe(recipe, saved, found.digests.get("masked", {}), found.place)
+            _check_stages(found, stages)
+    except RecipeError:
+        raise
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"run.resume = {recipe.run.resume}: {error}") from error
     return found
 
 
 def _last_run(recipe: Recipe) -> Resumption | None:
+    """
+    Raises:
+        ValueError: there are runs of this name, all of them damaged.
+    """
     root, name = Path(recipe.run.root), recipe.run.name
-    folders = [folder for folder in (root / name, *root.glob(f"{name}-*")) if _is_run_named(folder, name)]
-    found = [resumption for folder in folders if (resumption := _in_folder(folder)) is not None]
-    return max(found, key=_written_s, default=None)
+    remarks: list[str] = []
+    for folder in sorted((root / name, *root.glob(f"{name}-*")), key=_written_ns, reverse=True):
+        try:
+            if _is_run_named(folder, name) and (found := _in_folder(folder)) is not None:
+                return replace(found, remarks=[*remarks, *found.remarks])
+        except (OSError, ValueError) as error:
+            remarks.append(f"warning: {folder} is left out: {error}")
+    if remarks:
+        raise ValueError("\n".join([*remarks, 'Put back what is named, or set run.resume = "" to begin anew.']))
+    return None
 
 
 def _is_run_named(folder: Path, name: str) -> bool:
@@ -139,12 +188,11 @@ def _is_run_named(folder: Path, name: str) -> bool:
 
 
 def _named(path: Path) -> Resumption:
-    if (path / TRAINER).is_dir() and (path.parent.parent / "recipe.toml").is_file():
-        try:
-            checkpoint = read_checkpoint(path)
-        except (OSError, ValueError) as error:
-            raise RecipeError(f"run.resume = {path}: cannot be read ({error})") from error
-        return Resumption(path.parent.parent, checkpoint, checkpoint.finished)
+    folder = path.parent.parent
+    if (path / TRAINER).is_dir() and (folder / "recipe.toml").is_file():
+        sight, checkpoint = _sight(folder), read_checkpoint(path)
+        check_whole(checkpoint, folder / METRICS_FILE)
+        return Resumption(folder, checkpoint, checkpoint.finished, sight)
     found = _in_folder(path) if (path / "recipe.toml").is_file() else None
     if found is None:
         raise RecipeError(
@@ -155,59 +203,68 @@ def _named(path: Path) -> Resumption:
 
 
 def _in_folder(folder: Path) -> Resumption | None:
-    """The furthest point of a run: a checkpoint whose stage is not finished, else the end of the last finished stage."""
-    summary = folder / "summary.json"
-    finished = json.loads(summary.read_text(encoding="utf-8"))["stages"] if summary.is_file() else []
-    checkpoint = next(reversed(whole_checkpoints(folder)), None)
-    if checkpoint is not None:
-        is_over = len(finished) > len(checkpoint.finished) and checkpoint.is_trained
-        if not is_over:  # its stage was not evaluated, or run.max_hours ended it before its last step
-            return Resumption(folder, checkpoint, checkpoint.finished, _damaged(folder))
-    return Resumption(folder, None, finished, _damaged(folder)) if finished else None
+    """The furthest point of a run: a checkpoint whose stage is not finished, else the end of the last finished stage.
+
+    Raises:
+        ValueError, OSError: there is none, and a damaged file is why.
+    """
+    sight, remarks, finished = _sight(folder), _damaged(folder), _finished(folder)
+    for checkpoint in reversed(whole_checkpoints(folder)):
+        if len(finished) > len(checkpoint.finished) and checkpoint.is_trained:
+            break  # its stage was evaluated, and not ended by run.max_hours before its last step
+        try:
+            check_whole(checkpoint, folder / METRICS_FILE)
+        except (OSError, ValueError) as error:
+            remarks.append(f"warning: {checkpoint.folder.name} is left out: {error}")
+        else:
+            return Resumption(folder, checkpoint, checkpoint.finished, sight, remarks)
+    if remarks and not finished:
+        raise ValueError("\n".join(remarks))
+    return Resumption(folder, None, finished, sight, remarks) if finished else None
+
+
+def _finished(folder: Path) -> list[dict[str, Any]]:
+    """
+    Raises:
+        ValueError: summary.json is damaged; it is named.
+    """
+    path = folder / "summary.json"
+    return list(read_object(path).get("stages", [])) if path.is_file() else []
 
 
 def _damaged(folder: Path) -> list[str]:
-    """Folders that look like checkpoints and cannot be read: no kill leaves one, so a person should know."""
-    read = {each.folder for each in whole_checkpoints(folder)}
-    candidates = sorted(path for path in (folder / "checkpoints").glob("[!.]*") if (path / TRAINER).is_dir() and path not in read)
-    return [f"warning: {path.name} is no checkpoint that this program can read; it is left out" for path in candidates]
+    """Checkpoints of the run that cannot be read: no kill leaves one, so a person should know."""
+    own = {path: error for path, error in unreadable_checkpoints(folder).items() if is_own_checkpoint(path.name)}
+    return [f"warning: {path.name} is left out: {error}" for path, error in own.items()]
 
 
-def _written_s(resumption: Resumption) -> float:
-    files = [resumption.folder / "summary.json", *(resumption.folder / "checkpoints").glob(f"[!.]*/{TRAINER}/*.json")]
-    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+def _sight(folder: Path) -> Sight:
+    """What tells whether a run has saved or finished anything since: its files that say so, with their times and lengths."""
+    sight = set()
+    for path in (folder / "summary.json", *sorted((folder / "checkpoints").glob(f"[!.]*/{TRAINER}/{FILES_FILE}"))):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the run may be at work, and remove old ones
+            facts = path.stat()
+            sight.add((str(path), facts.st_mtime_ns, facts.st_size))
+    return frozenset(sight)
+
+
+def _written_ns(folder: Path) -> int:
+    return max((modified_ns for _, modified_ns, _ in _sight(folder)), default=0)
 
 
 def _saved_recipe(folder: Path) -> Mapping[str, Any]:
-    import tomllib
-
-    return tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))
-
-
-def _check_recipe(found: Resumption, recipe: Recipe) -> None:
-    saved = found.checkpoint.content["recipe"] if found.checkpoint else _saved_recipe(found.folder)
-    now = json.loads(json.dumps(masked(recipe.model_dump(mode="json"))))
-    differing = [f"  {key}: {before!r} was saved, {after!r} is given" for key, before, after in differences(saved, now)]
-    if differing and not recipe.run.resume_with_changes:
-        place = found.checkpoint.folder if found.checkpoint else found.folder
-        raise RecipeError(
-            f"run.resume: the recipe is not the one of {place}:\n" + "\n".join(differing) + "\nPut these keys back, or set "
-            'run.resume_with_changes = true to go on with them, or run.resume = "" to begin anew.'
-        )
-
-
-def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """(key, saved, now) of each setting that is not the same, apart from those that may change; None where one has no such key.
-
-    >>> list(differences({"grpo": {"num_steps": 5}, "run": {"max_hours": 1}}, {"grpo": {"num_steps": 6}, "run": {"max_hours": 2}}))
-    [('grpo.num_steps', 5, 6)]
     """
-    for section in sorted(saved.keys() | now.keys()):
-        before, after = saved.get(section, {}), now.get(section, {})
-        for name in sorted(before.keys() | after.keys()):
-            key = f"{section}.{name}"
-            if before.get(name) != after.get(name) and key not in CHANGEABLE:
-                yield key, before.get(name), after.get(name)
+    Raises:
+        ValueError: recipe.toml is damaged; it is named.
+    """
+    path = folder / "recipe.toml"
+    try:
+        saved = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if "name" not in saved.get("run", {}):
+        raise ValueError(f"{path} is damaged: it has no run.name")
+    return saved
 
 
 def _check_stages(found: Resumption, stages: Sequence[str]) -> None:
@@ -220,7 +277,7 @@ def _check_stages(found: Resumption, stages: Sequence[str]) -> None:
 
 
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:
-    path = folder / "metrics.jsonl"
+    path = folder / METRICS_FILE
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
         if (row := row_of(line)) is not None:
             yield row

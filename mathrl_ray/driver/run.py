@@ -11,6 +11,7 @@ from mathrl_ray.actors.interfaces import Actors, Generator, Scorer
 from mathrl_ray.config import Recipe
 from mathrl_ray.core.advantages import AdvantageFunction
 from mathrl_ray.core.prompts import PROMPT_NAMES, Prompt, fill, named_prompt
+from mathrl_ray.core.run_estimate import StepForecast
 from mathrl_ray.data.traces import SftRow
 from mathrl_ray.driver.console import Console
 from mathrl_ray.driver.ledger import Ledger
@@ -54,6 +55,8 @@ class Run:
     """Rung whenever something changes that a loop may wait for."""
     time_limit: TimeLimit = field(default_factory=TimeLimit)
     """Of the job (run.max_hours)."""
+    forecasts: Mapping[str, StepForecast] = field(default_factory=dict)
+    """Of each stage's steps, from the preflight; none where nothing could be estimated."""
     save_now: Callable[[], Awaitable[None]] | None = None
     """Saves the state of the stage that runs, as soon as it can be saved, so that the run can go on from there; None: there is none.
 
@@ -93,6 +96,18 @@ class Run:
         """End replacements of failed actors that still go on."""
         await self.generators.close()
         await self.scorers.close()
+
+    def step_measured(self, stage: str, step_s: float, generated_tokens: int = 0, num_left: int | None = None) -> None:
+        """A training step has ended; once, after a few of them, a line with what they say of the others.
+
+        Args:
+            stage: its name.
+            step_s, generated_tokens, num_left: as StepForecast.measured takes them.
+        """
+        if (forecast := self.forecasts.get(stage)) is not None:
+            forecast.measured(step_s, generated_tokens, num_left)
+            if text := forecast.correction():
+                self.console.say(f"{stage}: {text}")
 
     def validations_of(self, stage: str) -> dict[int, float]:
         """Accuracies by step."""

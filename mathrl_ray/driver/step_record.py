@@ -19,6 +19,8 @@ from mathrl_ray.types import PolicyUpdate, TrajectoryGroup
 
 FAILED = "failed"
 """The drop reason of a prompt that failed at every try."""
+OTHER_PROBLEM = "other_problem"
+"""The drop reason of saved groups whose place another problem has, in a run that goes on with other data or another seed."""
 TIME_IS_UP = "time_is_up"
 """The drop reason of groups that run.max_hours left no step for."""
 
@@ -167,8 +169,9 @@ class StepRecord:
     def _write_rows(self, step: _Step) -> None:
         rows: list[dict[str, Any]] = []
         for groups, consumed_step in ((step.groups, step.number), (step.dropped, None)):
+            all_logprobs = step.learner_logprobs if consumed_step else {}  # a saved group may have been dropped, and sampled anew
             for trajectory in (trajectory for group in groups for trajectory in group.trajectories):
-                logprobs = step.learner_logprobs.get((trajectory.group_id, trajectory.sample))
+                logprobs = all_logprobs.get((trajectory.group_id, trajectory.sample))
                 staleness = step.learner_version - trajectory.completion.min_policy_version
                 stale_kv = self._run.recipe.generator.kv_on_update == "keep"
                 rows.append(trajectory_row(trajectory, logprobs, consumed_step=consumed_step, staleness=staleness, keeps_kv=stale_kv))

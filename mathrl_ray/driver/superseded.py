@@ -1,7 +1,7 @@
 """What a run wrote after the point that it is resumed from: moved aside, so that every step is in its files once.
 
-Called by resume.py before the run goes on. Knows a run directory's names and nothing else. Nothing is deleted: all of it goes to
-<run>/superseded-<n>/, rows of metrics included, where a person may look at it.
+Called by resume.py before the run goes on. Knows a run directory's names and the stages', nothing else. Nothing is deleted: all of it
+goes to <run>/superseded-<n>/, rows of metrics included, where a person may look at it.
 
     stays   all of the stages that are finished; of the present stage what is of its step or an earlier one, but for its evaluation
     goes    the rest; and the last line of metrics.jsonl where a kill has torn it
@@ -13,7 +13,9 @@ import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from mathrl_ray.config import StageName
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +86,26 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from sorted((folder / part).glob("[!.]*"))
 
 
-_TRAJECTORIES = re.compile(r"(?P<stage>\w+)-(?P<step>\d+)")
-_VALIDATION = re.compile(r"validation-(?P<stage>\w+?)(?:-[^-]+)?-step(?P<step>\d+)-v\d+")
-_EVALUATION = re.compile(r"(?P<stage>\w+?)-.*")
+_STAGE = f"(?P<stage>{'|'.join(get_args(StageName))})"
+_STEP = re.compile(rf"{_STAGE}-(?P<step>\d+)")
+_VALIDATION = re.compile(rf"validation-{_STAGE}(?:-[^-]+)?-step(?P<step>\d+)-v\d+")
+_EVALUATION = re.compile(rf"{_STAGE}(?:-.+)?-v\d+")
+
+
+def is_own_checkpoint(name: str) -> bool:
+    """Whether a run may have given this name to a checkpoint.
+
+    >>> is_own_checkpoint("grpo-30"), is_own_checkpoint("grpo-30-copy"), is_own_checkpoint("backup-3")
+    (True, False, False)
+    """
+    return _STEP.fullmatch(name) is not None
 
 
 def _keeps_file(path: Path, position: Position) -> bool:
     """Names are <stage>-<step>, validation-<stage>[-<part>]-step<step>-v<n>, <stage>[-<prompt>]-v<n>; all else is not the run's own."""
     name = path.name.removesuffix(".parquet")
     if path.parent.name != "evaluations":
-        found = _TRAJECTORIES.fullmatch(name)
+        found = _STEP.fullmatch(name)
         return found is None or position.keeps(found["stage"], int(found["step"]))
     if found := _VALIDATION.fullmatch(name):
         return position.keeps(found["stage"], int(found["step"]))

@@ -25,20 +25,30 @@ class TimeLimit:
     """A job's limit. Without one it is never up."""
 
     def __init__(
-        self, max_hours: float = 0.0, *, num_evaluated: int = 0, began_s: float | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        max_hours: float = 0.0,
+        *,
+        num_problems: int = 0,
+        num_prompts: int = 1,
+        began_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             max_hours: run.max_hours; 0 for no limit.
-            num_evaluated: responses of the full evaluation at a stage's end, of all prompts together.
+            num_problems: of the full evaluation at a stage's end, one response each.
+            num_prompts: with each of which it is done.
             began_s: when the job began, by the clock; by default now.
             clock: seconds.
         """
         self._clock = clock
         self._began_s = clock() if began_s is None else began_s
         self._limit_s = max_hours * 3600
-        self._num_evaluated = num_evaluated
+        self._num_problems, self._num_prompts = num_problems, num_prompts
         self._response_s: float | None = None
+        """Of a smaller evaluation."""
+        self._evaluation_s: float | None = None
+        """Of a full one, with one prompt."""
         self._checkpoint_s: float | None = None
         self._step_began_s: float | None = None
         self._longest_step_s = 0.0
@@ -51,7 +61,11 @@ class TimeLimit:
         792.0
         """
         unmeasured_s = UNMEASURED_SHARE * self._limit_s
-        evaluation_s = unmeasured_s if self._response_s is None else MARGIN * self._response_s * self._num_evaluated
+        evaluation_s = unmeasured_s
+        if self._evaluation_s is not None:  # a small one lets engines idle, so that a full one takes less than it promises
+            evaluation_s = MARGIN * self._evaluation_s * self._num_prompts
+        elif self._response_s is not None:
+            evaluation_s = MARGIN * self._response_s * self._num_problems * self._num_prompts
         checkpoint_s = UNMEASURED_SHARE * unmeasured_s if self._checkpoint_s is None else MARGIN * self._checkpoint_s
         return evaluation_s + checkpoint_s
 
@@ -82,8 +96,11 @@ class TimeLimit:
         """Measure an evaluation of so many responses."""
         began_s = self._clock()
         yield
-        if num_responses:
-            self._response_s = max(self._response_s or 0.0, (self._clock() - began_s) / num_responses)
+        seconds = self._clock() - began_s
+        if num_responses >= self._num_problems:
+            self._evaluation_s = max(self._evaluation_s or 0.0, seconds)
+        elif num_responses:
+            self._response_s = max(self._response_s or 0.0, seconds / num_responses)
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:

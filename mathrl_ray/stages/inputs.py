@@ -7,15 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from mathrl_ray.config import BUILTIN, Recipe, RecipeError
 from mathrl_ray.core.prompts import Prompt, fill
 from mathrl_ray.data.arithmetic import TraceMix, make_problems, make_traces
 from mathrl_ray.data.prompt_file import load_prompts
 from mathrl_ray.data.splits import Splits, load_splits, without_overlap
 from mathrl_ray.data.traces import SftRow, load_traces, with_golds
-from mathrl_ray.device import Device
 from mathrl_ray.recipe_checks import SFT_STAGES
 from mathrl_ray.recipe_file import is_hub_name
 from mathrl_ray.types import Problem
@@ -120,13 +117,16 @@ def _make_traces(recipe: Recipe, prompt: Prompt) -> list[SftRow]:
     ]
 
 
-def prepare_model(recipe: Recipe, say: Callable[[str], None], check: Callable[[], None] = lambda: None) -> Path:
+def prepare_model(
+    recipe: Recipe, say: Callable[[str], None] = lambda _: None, check: Callable[[], None] = lambda: None, *, with_weights: bool = True
+) -> Path:
     """The start model's folder on this machine: made, fetched from the hub, or as it is.
 
     Args:
         recipe: its model.path.
         say: for what takes long.
         check: called again and again while the built-in model is made; what it raises ends that.
+        with_weights: False fetches a hub's small files only: config, tokenizer, and code where it is trusted.
 
     Raises:
         RecipeError: a hub name that cannot be fetched.
@@ -137,10 +137,12 @@ def prepare_model(recipe: Recipe, say: Callable[[str], None], check: Callable[[]
         return Path(recipe.model.path)
     from huggingface_hub import snapshot_download
 
-    say(f"fetching {recipe.model.path}")
+    patterns = ["*.json", "*.model", "*.txt", "*.jinja", *(["*.py"] if recipe.model.trust_remote_code else [])]
+    if with_weights:
+        say(f"fetching {recipe.model.path}")
+        patterns.append("*.safetensors")
     try:
-        code = ["*.py"] if recipe.model.trust_remote_code else []
-        return Path(snapshot_download(recipe.model.path, allow_patterns=["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", *code]))
+        return Path(snapshot_download(recipe.model.path, allow_patterns=patterns))
     except Exception as error:  # the hub's client raises many kinds; each means that the model is not to be had
         raise RecipeError(f"model.path = {recipe.model.path}: cannot be fetched from the hub ({error})") from error
 
@@ -154,21 +156,3 @@ def _builtin_model(recipe: Recipe, say: Callable[[str], None], check: Callable[[
             say(f"making the built-in start model (once): step {step}/{num_steps}")
 
     return ensure_base_model(Path(recipe.run.root) / "cache", seed=BASE_MODEL_SEED, progress=progress)
-
-
-def check_memory(recipe: Recipe, device: Device) -> None:
-    """Refuse a KV cache that this machine's memory cannot hold; the rest of the memory is measured by the engines themselves.
-
-    Raises:
-        RecipeError: wanted beside available, and what would fit.
-    """
-    if not device.sizes_kv_cache:
-        return
-    available_gib = psutil.virtual_memory().available / 2**30
-    wanted_gib = recipe.generator.kv_cache_gib * recipe.generator.replicas
-    if wanted_gib > 0.8 * available_gib:
-        raise RecipeError(
-            f"generator.kv_cache_gib = {recipe.generator.kv_cache_gib:g} x generator.replicas = {recipe.generator.replicas} needs "
-            f"{wanted_gib:g} GiB, this machine has {available_gib:.1f} GiB free and the learner needs some too: "
-            f"lower generator.kv_cache_gib to {0.4 * available_gib / recipe.generator.replicas:.1f} or less."
-        )

@@ -5,12 +5,11 @@ Called by jobs/sft.py and by the study, as the stage sft or sft_filtered. Read t
 
 from typing import Any, Literal
 
-from mathrl_ray.driver.checkpoint import save_checkpoint
 from mathrl_ray.driver.evaluation import evaluate
 from mathrl_ray.driver.resume import go_on, take_checkpoint
 from mathrl_ray.driver.run import Run
 from mathrl_ray.stages.sft_sweep import sweep_sizes
-from mathrl_ray.stages.sft_training import train_on
+from mathrl_ray.stages.sft_training import save_trained, train_on
 from mathrl_ray.stages.trace_selection import select_traces
 
 
@@ -39,6 +38,6 @@ async def _from_the_start(run: Run, stage: Literal["sft", "sft_filtered"]) -> in
     traces = await select_traces(run, stage, keep)
     if stage == "sft" and settings.sizes:
         step = await sweep_sizes(run, stage, traces)
-        await save_checkpoint(run, stage, step, is_trained=True)
+        await save_trained(run, stage, step)
         return step
     return await train_on(run, stage, traces)

@@ -55,11 +55,13 @@ async def train_on(
         training.step = training.saved_step = checkpoint.step
         training.published_step = checkpoint.facts["published_step"]
     run.save_now = None if part else training.save
-    try:
-        await training.train(traces)
-    finally:
-        run.save_now = None
+    await training.train(traces)
     return training.step
+
+
+async def save_trained(run: Run, stage: str, num_steps: int) -> None:
+    """Save what learner and generators hold after trainings of which no checkpoint was written."""
+    await _Training(run, stage, num_steps, "", {}, None, step=num_steps, published_step=num_steps).end()
 
 
 @dataclass
@@ -77,7 +79,7 @@ class _Training:
     published_step: int = 0
     saved_step: int = 0
     stepping: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while the learner makes a step, or is saved."""
+    """Held while the learner makes a step, publishes it, or is saved."""
 
     async def train(self, traces: Sequence[SftRow]) -> None:
         if self._is_to_be_validated and (self.stage, self.step) not in self.run.validated:  # it was saved just before
@@ -92,12 +94,16 @@ class _Training:
                     await self._step(batch, batches.last_wait_s)
                 if self._is_to_be_validated:
                     await self._validate()
-                if not self.part and is_due(self.run, self.step):
+                if not self.part and self.step < self.num_steps and is_due(self.run, self.step):
                     await try_to_save(self.run, self.save())
-        if self.published_step < self.step:
-            await self._publish()
+        await self._publish()
         if not self.part:
-            await self.save()
+            await self.end()
+
+    async def end(self) -> None:
+        """Save for the last time; once more after the evaluation where that fails (study.py), which a full disk must not cost."""
+        self.run.save_now = self.save
+        await try_to_save(self.run, self.save())
 
     async def _step(self, batch: list[SftExample], data_wait_s: float) -> None:
         run = self.run
@@ -105,9 +111,12 @@ class _Training:
             metrics = await run.actors.learner.train_sft(batch)
         self.step += 1
         run.ledger.counts.optimizer_steps += 1 - int(metrics.get("skipped_updates", 0))
-        times = {"data_wait_s": data_wait_s, **run.ledger.lap(), "spans": run.ledger.take_spans()}
-        run.recorder.metrics(self.stage, self.step, run.policy_version, {**self.facts, **metrics, **times})
+        times = {"data_wait_s": data_wait_s, **run.ledger.lap()}
+        run.recorder.metrics(
+            self.stage, self.step, run.policy_version, {**self.facts, **metrics, **times, "spans": run.ledger.take_spans()}
+        )
         run.console.step(self.stage, self.step, self.num_steps, {"loss": metrics["loss"], "entropy": metrics["entropy_nats"]})
+        run.step_measured(self.stage, times["step_s"], num_left=None if self.part else self.num_steps - self.step)
 
     @property
     def _is_to_be_validated(self) -> bool:
@@ -119,10 +128,13 @@ class _Training:
         self.run.console.say(f"{self.stage} step {self.step}: validation {accuracy_text(figures)}")
 
     async def _publish(self) -> None:
-        """Give the generators the present weights."""
-        sync = await sync_weights(self.run, policy_version=self.run.policy_version + 1)
-        self.run.recorder.metrics(self.stage, self.step, self.run.policy_version, {**self.facts, **sync})
-        self.published_step = self.step
+        """Give the generators the present weights, where they do not hold them."""
+        if self.published_step == self.step:
+            return
+        async with self.stepping:  # no checkpoint between the publication and its row
+            sync = await sync_weights(self.run, policy_version=self.run.policy_version + 1)
+            self.run.recorder.metrics(self.stage, self.step, self.run.policy_version, {**self.facts, **sync})
+            self.published_step = self.step
 
     async def save(self) -> None:
         """Once the learner has ended its step; it begins no other meanwhile."""

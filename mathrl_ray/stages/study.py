@@ -20,10 +20,22 @@ async def run_study(run: Run, stages: Sequence[StageName]) -> None:
         run.time_limit.begin_stage(stage)
         run.ledger.begin_stage()
         figures = await _run_stage(run, stage)
+        await _save_at_last(run)
         run.stages.append({"name": stage, **figures, **_spent(run.ledger)})
         run.recorder.summary(run.stages)
         low, high = figures["ci95"]
         run.console.say(f"{stage}: accuracy {100 * figures['accuracy']:.1f} % ({100 * low:.1f} to {100 * high:.1f})")
+
+
+async def _save_at_last(run: Run) -> None:
+    """The stage's last checkpoint, where it could not be written before the evaluation.
+
+    Raises:
+        OSError, ActorError: nor can it now. The stage is not finished then: a resumed run does again what was not saved.
+    """
+    if run.save_now is not None:
+        await run.save_now()
+    run.save_now = None
 
 
 async def _run_stage(run: Run, stage: StageName) -> dict[str, Any]:

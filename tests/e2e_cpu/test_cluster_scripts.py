@@ -135,6 +135,16 @@ def test_a_pid_that_someone_else_has_by_now_is_left_alone(tmp_path):
         stranger.wait(10)
 
 
+def test_an_empty_token_is_replaced_by_one_that_only_its_user_can_read(tmp_path):
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir()
+    token.write_text("\n")
+    made = run(sys.executable, "-c", "from cluster.head import _make_token; _make_token()", limit_s=60, HOME=str(tmp_path))
+    assert made.returncode == 0, made.stderr
+    assert len(token.read_text().strip()) >= 32
+    assert token.stat().st_mode & 0o077 == 0
+
+
 def test_submitting_without_a_head_says_how_to_start_one(tmp_path):
     refused = run(sys.executable, "-m", "cluster.submit", "--", "true", MATHRL_STATE_DIR=str(tmp_path))
     assert refused.returncode == 1
@@ -196,7 +206,13 @@ def answers(dashboard: str, variables: dict[str, str]) -> bool:
 
 @pytest.fixture
 def job_dir(tmp_path) -> Path:
-    (tmp_path / "job.py").write_text("import os, sys\nprint('speaks from', os.getcwd())\nsys.exit(int(sys.argv[1]))\n")
+    """A checkout with a history and with outputs that are each larger than what Ray takes (500 MiB), though they take no disk."""
+    (tmp_path / "job.py").write_text("import os, sys\nprint('speaks from', os.getcwd(), os.listdir())\nsys.exit(int(sys.argv[1]))\n")
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    for folder in (".git", "mathrl_runs"):
+        (tmp_path / folder).mkdir()
+        with (tmp_path / folder / "large").open("wb") as file:
+            file.truncate(600 * 2**20)
     return tmp_path
 
 
@@ -205,10 +221,13 @@ def submit_command(job_dir: Path, *arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("job_status", "end", "status"), [("0", "SUCCEEDED", 0), ("3", "FAILED", 1)])
-def test_a_jobs_output_and_end_are_passed_on(own_head, variables, job_dir, job_status, end, status):
+def test_behaviour_32_a_job_runs_from_a_large_checkout_and_its_end_is_passed_on(own_head, variables, job_dir, job_status, end, status):
     submitted = run(*submit_command(job_dir, job_status), limit_s=120, **variables)
     assert submitted.returncode == status, submitted.stderr
     assert f"speaks from {own_head['temp_dir']}" in submitted.stdout  # it ran in a copy below our head's own folder
+    assert "'job.py'" in submitted.stdout
+    assert "'.git'" not in submitted.stdout
+    assert "'mathrl_runs'" not in submitted.stdout
     assert submitted.stdout.rstrip().endswith(end)
 
 

@@ -91,6 +91,15 @@ def test_a_checkpoint_before_any_step_has_no_moments_and_goes_on_all_the_same(be
     assert learn(resumed, 1) == expected
 
 
+def test_a_save_that_fails_half_way_changes_nothing_in_the_learner(begin, tmp_path):
+    learner, undisturbed = begin(zero_stage=3), begin(zero_stage=3)
+    learn(learner, 1)
+    (tmp_path / "trainer" / "optimizer.safetensors").mkdir(parents=True)  # no file can be written there, as on a full disk
+    with pytest.raises(IsADirectoryError):
+        learner.save_checkpoint(str(tmp_path))
+    assert learn(learner, 1) == learn(undisturbed, 2)[2:]
+
+
 def test_the_folder_holds_the_weights_for_others_and_no_code(begin, tmp_path):
     learner = begin(lora_rank=4)
     learn(learner, 1)

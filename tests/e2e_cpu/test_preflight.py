@@ -15,7 +15,7 @@ from test_real_model import unpack_model
 
 from mathrl_ray.actors.nodes import cluster_nodes, this_node
 from mathrl_ray.commands.node_checks import check_root, check_versions
-from mathrl_ray.commands.resource_checks import learner_settings
+from mathrl_ray.commands.memory_checks import learner_settings
 from mathrl_ray.core.memory_estimate import learner_memory, model_shape
 from mathrl_ray.device import choose_device
 from mathrl_ray.driver.environment import PACKAGES
@@ -49,6 +49,13 @@ def test_every_node_answers_for_itself_and_proves_that_it_sees_the_same_root(two
     assert list(tmp_path.iterdir()) == []  # neither a marker nor a folder is left
 
 
+def test_nodes_that_cannot_answer_are_named_with_the_cause_and_leave_no_marker(two_nodes, tmp_path):
+    no_packages = [None]  # what asks for the version of it fails on the nodes, as a task does where the package is missing
+    with pytest.raises(RuntimeError, match=r"2 of 2 nodes cannot say what they have \(.*: .*Error.*cluster/install\.sh"):
+        cluster_nodes(str(tmp_path), no_packages)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_behaviour_24_a_job_is_refused_before_its_run_directory_is_made(tmp_path):
     words = [str(RECIPE), f"run.root={tmp_path / 'runs'}", "generator.kv_cache_gib=0.0005"]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
@@ -79,5 +86,5 @@ def test_the_learners_memory_is_within_20_per_cent_of_the_estimate(smollm, tmp_p
     recipe = recipe_for(tmp_path, model={"dtype": dtype, "max_length": max_length}, learner={"micro_batch_tokens": max_length})
     shape = model_shape(json.loads((smollm / "config.json").read_text()))
     assert shape.num_parameters == 134_515_008
-    estimate = learner_memory(shape, learner_settings(recipe, CPU)).peak
+    estimate = learner_memory(shape, learner_settings(recipe, CPU, ["sft"])).peak
     assert estimate == pytest.approx(measured["peak"] - measured["after_imports"], rel=0.2)

@@ -1,4 +1,5 @@
-"""Behaviour 23 and 33 on whole jobs: told to stop, killed, and two at once; what is left is looked for by name, by parent and by file."""
+"""Behaviour 23 and 33 on whole jobs: told to stop, killed, and two at once; what is left is looked for by name, by parent and by file, and
+jobs that were ended are run again to their end."""
 
 import contextlib
 import json
@@ -122,12 +123,31 @@ def _metrics(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+def _saved_steps(folder):
+    return sorted(int(path.name.removeprefix("grpo-")) for path in (folder / "checkpoints").glob("grpo-*"))
+
+
+def check_that_it_goes_on_to_its_end(job, start_model):
+    """Run an ended job again, with a few steps more than it had saved."""
+    folder, saved = job.root / "arithmetic_cpu", _saved_steps(job.root / "arithmetic_cpu")[-1]
+    again = Job(job.root, start_model, "run.resume=auto", "run.resume_with_changes=true", f"grpo.num_steps={saved + 3}")
+    try:
+        assert again.process.wait(200) == 0, again.text()
+    finally:
+        again.destroy()
+    assert f"resumed: from checkpoint grpo-{saved} (grpo after step {saved})" in again.text()
+    assert [row["step"] for row in _metrics(folder) if "reward_mean" in row] == list(range(1, saved + 4))
+    assert [stage["num_problems"] for stage in json.loads((folder / "summary.json").read_text())["stages"]] == [8]
+    assert _saved_steps(folder)[-1] == saved + 3
+
+
 def report(what, seconds):
     print(f"{what}: nothing left after {seconds:.1f} s")
 
 
-@pytest.mark.parametrize(("number", "to_group"), [(signal.SIGTERM, False), (signal.SIGINT, True)])
-def test_behaviour_23_a_running_job_that_is_told_to_stop_keeps_what_it_has_and_leaves_nothing(job, number, to_group):
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize(("number", "to_group"), [(signal.SIGTERM, False), pytest.param(signal.SIGINT, True, marks=pytest.mark.slow)])
+def test_behaviour_23_a_job_that_is_told_to_stop_leaves_nothing_but_what_it_goes_on_from(job, start_model, number, to_group):
     job.until_it_says(r"grpo step [3-9]")
     names = "\n".join(name for _, name in job.family.alive())
     assert all(role in names for role in ("VLLM", "raylet", "grading_keeper", "watchdog")), names
@@ -150,6 +170,7 @@ def test_behaviour_23_a_running_job_that_is_told_to_stop_keeps_what_it_has_and_l
     steps = [row["step"] for row in _metrics(job.root / "arithmetic_cpu") if "reward_mean" in row]
     assert steps == list(range(1, steps[-1] + 1))
     assert {path.name for path in (job.root / "arithmetic_cpu" / "checkpoints").iterdir()} == {f"grpo-{steps[-1]}"}
+    check_that_it_goes_on_to_its_end(job, start_model)
 
 
 def test_behaviour_23_a_job_whose_driver_is_killed_leaves_nothing(job):
@@ -158,6 +179,19 @@ def test_behaviour_23_a_job_whose_driver_is_killed_leaves_nothing(job):
     job.send(signal.SIGKILL)
     report("SIGKILL", job.wait_until_nothing_is_left())
     assert job.process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_behaviour_27_a_job_whose_driver_was_killed_goes_on_from_its_last_checkpoint_to_its_end(start_model, tmp_path):
+    job = Job(tmp_path, start_model, "run.checkpoint_every=2")
+    try:
+        job.until_it_says(r"grpo step 5")
+        job.send(signal.SIGKILL)
+        job.wait_until_nothing_is_left()
+        check_that_it_goes_on_to_its_end(job, start_model)
+    finally:
+        job.destroy()
 
 
 @pytest.mark.slow

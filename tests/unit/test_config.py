@@ -1,8 +1,11 @@
+import asyncio
 import tomllib
 from typing import get_args
 
 import pytest
+from samples import recipe_for
 
+from mathrl_ray.actors.scorer import Scorer
 from mathrl_ray.config import GrpoSection, LearnerSection, LossSection, Recipe, RecipeError, SftSection
 from mathrl_ray.methods import Method
 from mathrl_ray.recipe_checks import check_stage_settings, num_sft_steps
@@ -337,3 +340,12 @@ def test_a_recipe_with_a_schedule_written_out_and_read_back_is_the_same(recipe_a
 
     recipe = recipe_at("[reward]\nformat = [[0, 0.2], [100, 0]]\nfunction = 'a:b'\nkwargs = {c = 1}")
     assert recipe_at(tomli_w.dumps(recipe.model_dump(mode="json")), name="again.toml").reward == recipe.reward
+
+
+def test_a_recipe_allows_the_memory_of_a_grading_that_a_scorer_takes_and_no_less(tmp_path):
+    least = recipe_for(tmp_path, scorer={"memory_gib": 0.125}).scorer.memory_gib
+    asyncio.run(Scorer(memory_bytes=int(least * 2**30)).shutdown())
+    with pytest.raises(ValueError, match="at least"):
+        Scorer(memory_bytes=int(least * 2**30) - 1)
+    with pytest.raises(ValueError, match=r"scorer\.memory_gib"):
+        recipe_for(tmp_path, scorer={"memory_gib": 0.1249})

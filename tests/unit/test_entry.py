@@ -28,13 +28,13 @@ RECIPE = str(REPOSITORY / "jobs" / "recipes" / "arithmetic_cpu.toml")
 def ending(monkeypatch):
     """Runs a job that ends with an error, or without one."""
 
-    def run(error):
+    def run(error, *settings):
         def made_up(recipe, stages, stopping):
             if error is not None:
                 raise error
 
         monkeypatch.setattr(mathrl_ray.job, "run_job", made_up)
-        return main("grpo", [RECIPE])
+        return main("grpo", [RECIPE, *settings])
 
     return run
 
@@ -54,6 +54,9 @@ def test_only_a_job_that_reached_its_end_has_status_0(ending):
         FloatingPointError("3 updates in a row"),
         RecipeError("the run needs 8 CPUs"),
         ValueError("too old"),
+        OSError(28, "No space left on device"),
+        KeyError("reward"),
+        ExceptionGroup("two", [ValueError("one"), TypeError("other")]),
         TimeIsUpError("run.max_hours = 1"),
         StoppedError("stopped by SIGTERM"),
         KeyboardInterrupt(),
@@ -75,6 +78,23 @@ def test_the_fault_of_nobody_shows_its_place_and_the_users_own_does_not(ending, 
     for error in (RecipeError("wrong"), FloatingPointError("nan"), TimeIsUpError("up"), StoppedError("stopped")):
         ending(error)
         assert "Traceback" not in capsys.readouterr().err
+
+
+def test_whatever_is_raised_no_secret_of_its_text_the_environment_or_the_recipe_is_printed(ending, tmp_path, monkeypatch, capsys):
+    (tmp_path / "own.py").write_text("def paid(response, gold, **settings):\n    return 1.0\n")
+    monkeypatch.setenv("JUDGE_TOKEN", "sesame-of-the-environment-1")
+    settings = [f"reward.function={tmp_path / 'own.py'}:paid", "reward.kwargs={api_key='sesame-of-the-recipe-2'}"]
+    text = "ftp://me:hunter22hunter@host/x, password: xyz, sesame-of-the-environment-1, sesame-of-the-recipe-2"
+    for error in (OSError(28, "No space left on device", text), KeyError(text), RecipeError(text), ActorError(text), StoppedError(text)):
+        assert ending(error, *settings) == 1
+        told = capsys.readouterr().err
+        assert "error: " in told
+        assert not [secret for secret in ("hunter22", "xyz", "sesame") if secret in told], told
+
+
+def test_a_recipe_that_cannot_even_be_looked_for_is_an_error_and_no_raw_traceback(ending, capsys):
+    assert main("grpo", ["x" * 300]) == 1
+    assert "error: " in capsys.readouterr().err
 
 
 def test_the_handlers_of_whoever_called_stand_again_afterwards(ending):

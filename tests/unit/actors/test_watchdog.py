@@ -11,6 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cluster.processes import started_with
+from cluster.stopping import MARK, _kill
+
 ACTOR = """
 import json, os, subprocess, sys, time
 from mathrl_ray.actors.watchdog import Watchdog
@@ -32,12 +35,18 @@ ENGINE = """
 from multiprocessing import resource_tracker
 resource_tracker.register = lambda *_: None
 from multiprocessing.shared_memory import SharedMemory
-import os, socket, time
+import os, signal, socket, time
 memory = SharedMemory(create=True, size=4096)
+more = []
+def make_more(*_):
+    more.append(SharedMemory(create=True, size=4096))
+    open(os.environ["ENGINE"] + ".more", "w").write("/dev/shm/" + more[-1].name + "\\n")
+signal.signal(signal.SIGUSR1, make_more)
 line = socket.socket(socket.AF_UNIX)
 line.bind(os.environ["VLLM_RPC_BASE_PATH"] + "/line")
 print("/dev/shm/" + memory.name, flush=True)
-time.sleep(600)
+while True:
+    time.sleep(600)
 """
 
 
@@ -68,7 +77,8 @@ class Actor:
         self.sockets.mkdir()
         (folder / "engine.py").write_text(ENGINE)
         command = [sys.executable, "-c", ACTOR, self.prefix, str(self.sockets), then]
-        environment = {**os.environ, "ENGINE": str(folder / "engine.py")}
+        self.head, self.more = str(folder / "head"), folder / "engine.py.more"
+        environment = {**os.environ, "ENGINE": str(folder / "engine.py"), "MATHRL_HEAD": self.head}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         self.before, self.engine, block = json.loads(self.process.stdout.readline())
         self.block, self.weights = Path(block), Path(f"{self.prefix}-weights")
@@ -97,6 +107,8 @@ def start(tmp_path):
             if alive(pid):
                 os.kill(pid, signal.SIGKILL)
         actor.block.unlink(missing_ok=True)
+        if actor.more.exists():
+            Path(actor.more.read_text().strip()).unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -110,6 +122,30 @@ def test_behaviour_23_what_a_killed_process_leaves_is_gone_within_seconds(start,
     assert within(10, lambda: not actor.has_left), actor.has_left
     assert within(5, lambda: not watchdogs_of(actor.process.pid))
     assert alive(actor.before)  # it was there before the watchdog: not the engine's
+
+
+def test_memory_that_an_engine_made_after_the_last_note_is_removed_although_it_ended_with_its_actor(start):
+    actor = start("note")
+    os.kill(actor.engine, signal.SIGUSR1)
+    assert within(5, lambda: actor.more.exists() and actor.more.read_text().endswith("\n"))
+    block = Path(actor.more.read_text().strip())
+    time.sleep(3)
+    assert block.exists()
+    os.kill(actor.engine, signal.SIGKILL)
+    actor.end()
+    assert within(10, lambda: not block.exists())
+
+
+def test_what_ends_everything_under_a_head_leaves_the_watchdog_to_clean_up_and_to_end_by_itself(start):
+    actor = start("note")
+    (watchdog,) = watchdogs_of(actor.process.pid)
+    members = started_with(MARK, actor.head)
+    assert {actor.process.pid, actor.engine} <= {each.pid for each in members}
+    assert watchdog not in {each.pid for each in members}
+    _kill(members)
+    actor.process.wait()
+    assert within(10, lambda: not actor.has_left), actor.has_left
+    assert within(5, lambda: not alive(watchdog))
 
 
 def test_while_its_process_lives_a_watchdog_touches_nothing(start):

@@ -1,83 +1,24 @@
 """Behaviours 24 and 30: what cannot run is refused before a model loads, with value, limit and key."""
 
 import json
+import socket
 import time
 from dataclasses import replace
-from math import prod
-from pathlib import Path
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from preflight_samples import CPU, CUDA, NEEDS, NODE, RECIPE, gpu_recipe, model_folder, run
 from samples import recipe_for
 
 from mathrl_ray.__main__ import main
-from mathrl_ray.actors.nodes import Gpu, NodeFacts
 from mathrl_ray.commands.findings import Finding
 from mathrl_ray.commands.forecast import Plan
-from mathrl_ray.commands.model_checks import position_limit
+from mathrl_ray.commands.mirror_check import check_mirror_takes_files
 from mathrl_ray.commands.node_checks import check_dashboard, check_root, check_time, check_versions
 from mathrl_ray.commands.preflight import check_job
-from mathrl_ray.commands.resource_checks import (
-    ModelNeeds,
-    check_disk,
-    check_memory_needs,
-    check_processors,
-    check_shared_memory,
-    num_checkpoints,
-)
 from mathrl_ray.config import RecipeError
-from mathrl_ray.core.memory_estimate import ModelShape
-from mathrl_ray.data.tiny_model import build_tokenizer
-from mathrl_ray.device import choose_device
 from mathrl_ray.stages.inputs import load_inputs
-
-REPOSITORY = Path(__file__).parent.parent.parent.parent
-RECIPE = str(REPOSITORY / "jobs" / "recipes" / "arithmetic_cpu.toml")
-SMALL = ("data.num_train_problems=64", "eval.num_problems=16", "sft.num_examples=32", "data.num_validation_problems=8")
-GIB = 2**30
-QWEN_MATH = ModelShape(151936, 1536, 8960, num_layers=28, num_heads=12, num_kv_heads=2, head_size=128, tied=True, attention_bias=True)
-NEEDS = ModelNeeds(QWEN_MATH, QWEN_MATH.num_parameters, prompt_tokens=200)
-H100 = Gpu("NVIDIA H100 80GB HBM3", 80 * GIB, 79 * GIB)
-CPU = choose_device("cpu", num_gpus=0, num_engines=2)
-CUDA = choose_device("cuda", num_gpus=2, num_engines=2)
-NODE = NodeFacts("one", {"python": "3.11.7"}, num_cpus=8, memory_bytes=64 * GIB, shm_bytes=32 * GIB, disk_bytes=500 * GIB)
-
-
-def run(capsys, tmp_path, *words):
-    """(status, all that was printed) of the command on the small default, in less than a minute."""
-    began = time.monotonic()
-    status = main(["preflight", RECIPE, f"run.root={tmp_path / 'runs'}", *SMALL, *words])
-    assert time.monotonic() - began < 60
-    printed = capsys.readouterr()
-    return status, printed.out + printed.err
-
-
-def model_folder(folder, **changes):
-    """A model folder with the built-in tokenizer, and weights' files whose headers promise all weights and that hold none (sparse)."""
-    folder.mkdir()
-    tokenizer = build_tokenizer(512)
-    tokenizer.save_pretrained(folder)
-    config = {
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": len(tokenizer), "hidden_size": 64,
-        "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "max_position_embeddings": 4096, "tie_word_embeddings": True, "dtype": "bfloat16", **changes,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    write_weights(folder / "model.safetensors", (config["num_hidden_layers"], 12, config["hidden_size"], config["hidden_size"]))
-    return folder
-
-
-def write_weights(file, shape):
-    size = 2 * prod(shape)
-    header = json.dumps({"all": {"dtype": "BF16", "shape": shape, "data_offsets": [0, size]}}).encode()
-    with file.open("wb") as out:
-        out.write(len(header).to_bytes(8, "little") + header)
-        out.truncate(8 + len(header) + size)
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
 def test_the_default_recipe_passes_and_says_what_it_would_take(capsys, tmp_path):
@@ -97,7 +38,15 @@ IMPOSSIBLE = {
     "more positions than the model has": (["model.max_length=1024"], ["max_length = 1024", "512", "Lower model.max_length to 512"]),
     "more engines than CPUs": (["generator.replicas=9000"], ["9001 CPUs", "generator.replicas 9000", "the cluster has"]),
     "GPUs where there are none": (["device.kind=cuda"], ["needs 2 GPUs", "the cluster has 0", "device.kind"]),
-    "a cache larger than the memory": (["generator.kv_cache_gib=90000"], ["generator.kv_cache_gib", "90,000.0 GiB", "free", "lower"]),
+    "a cache larger than the memory": (
+        ["generator.kv_cache_gib=90000"], ["90,000.0 GiB", "free", "Lower generator.kv_cache_gib (now 90000) to "]),
+    "a root that no node can write": ([f"run.root={RECIPE}/runs"], ["run.root", "Not a directory"]),
+    "a name that is no folder's": (["run.name=" + "x" * 300], ["run.name", "at most 100 characters"]),
+    "too little for one grading": (["scorer.memory_gib=0.0001"], ["scorer.memory_gib = 0.0001", "greater than or equal to 0.125"]),
+    "more graders than memory": (
+        ["scorer.num_actors=10000"], ["scorers", "Lower scorer.num_actors x scorer.num_processes (now 10000 x 1) to "]),
+    "a run that is not there": (["run.resume=/nonexistent"], ["run.resume = /nonexistent"]),
+    "a mirror that takes no file": (["run.mirror=file:///proc/nope"], ["run.mirror = file:///proc/nope takes no files", "name a place"]),
     "a cache smaller than a sequence": (
         ["generator.kv_cache_gib=0.0005"], ["640 tokens", "model.max_length = 512", "Raise generator.kv_cache_gib (now 0.0005)"]),
     "fewer problems than a batch": (
@@ -122,6 +71,39 @@ def test_behaviours_24_and_30_each_impossible_recipe_is_refused_with_value_limit
         assert any(text in said for text in alternatives.split("|")), (alternatives, said)
 
 
+def test_a_root_that_cannot_be_used_is_one_finding(capsys, tmp_path):
+    status, printed = run(capsys, tmp_path, f"run.root={RECIPE}/runs")
+    assert status == 1
+    assert [line.split(":")[1].strip() for line in printed.splitlines() if line.startswith("failed: ")] == ["run root"]
+
+
+def test_a_cluster_that_cannot_be_joined_is_a_finding_beside_the_others(capsys, tmp_path, monkeypatch):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    status, printed = run(capsys, tmp_path, "learner.warmup_steps=2")
+    assert status == 1
+    failures = [line for line in printed.splitlines() if line.startswith("failed: ")]
+    assert [failure.split(":")[1].strip() for failure in failures] == ["recipe", "cluster"]
+    assert f"RAY_ADDRESS = {address}" in failures[1]
+
+
+def test_a_run_that_was_another_recipes_is_refused_before_it_is_started(capsys, tmp_path):
+    folder = tmp_path / "runs" / "first"
+    folder.mkdir(parents=True)
+    (folder / "recipe.toml").write_text('[run]\nname = "first"\n[grpo]\nnum_steps = 3\n')
+    (folder / "summary.json").write_text(json.dumps({"stages": [{"name": "baseline"}]}))
+    status, printed = run(capsys, tmp_path, f"run.resume={folder}")
+    assert status == 1
+    assert "grpo.num_steps: 3 was saved, 50 is given" in printed
+
+
+def test_more_threads_than_cpus_are_a_warning(capsys, tmp_path):
+    status, printed = run(capsys, tmp_path, "generator.num_threads=5000")
+    assert (status, " 0 failed, 1 warnings" in printed, "lower generator.num_threads to" in printed) == (0, True, True)
+
+
 def test_a_model_that_no_memory_here_holds_is_refused_before_it_is_opened(capsys, tmp_path):
     # 500 layers of 12 x 16384^2 numbers: 1.6e12 parameters; the file is sparse and takes no room
     big = model_folder(tmp_path / "big", hidden_size=16384, intermediate_size=4096, num_hidden_layers=500, num_attention_heads=128)
@@ -131,30 +113,6 @@ def test_a_model_that_no_memory_here_holds_is_refused_before_it_is_opened(capsys
     assert [line.split(":")[1].strip() for line in failures] == ["memory", "/dev/shm", "disk"]
     # 500 x 12 x 16384^2 = 1.61e12 numbers of 2 bytes: 3,000 GiB
     assert all(text in failures[0] for text in ("GiB free on 1 node", "weights 3,000.0 GiB", "Choose a smaller model.path"))
-
-
-def test_weights_that_were_cut_short_are_named(capsys, tmp_path):
-    folder = model_folder(tmp_path / "model")
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-100])
-    status, printed = run(capsys, tmp_path, f"model.path={folder}")
-    assert status == 1
-    assert "model.safetensors cannot be opened" in printed.replace("\n", " ")
-
-
-@pytest.mark.parametrize(
-    ("changes", "generation", "expected"),
-    [
-        ({"vocab_size": 200}, {}, "277 tokens, the model's embedding 200 rows"),
-        ({}, {"eos_token_id": [0, 5000]}, "eos_token_id [5000] is outside of the model's 277 tokens"),
-    ],
-)
-def test_model_and_tokenizer_that_do_not_fit_each_other_are_refused(changes, generation, expected, capsys, tmp_path):
-    folder = model_folder(tmp_path / "model", **changes)
-    (folder / "generation_config.json").write_text(json.dumps(generation))
-    status, printed = run(capsys, tmp_path, f"model.path={folder}")
-    assert status == 1
-    assert expected in printed
 
 
 def test_a_model_of_another_kind_is_a_warning_only(capsys, tmp_path):
@@ -172,109 +130,6 @@ def test_overrides_may_stand_behind_the_price(capsys, tmp_path):
         with pytest.raises(SystemExit) as ended:
             main(["preflight", RECIPE, "--price-per-hour", word])
         assert ended.value.code == 1
-
-
-# Verdicts on machines that are not here ------------------------------------------------------------------------------------------------
-
-
-def findings_of(recipe, device, *nodes, needs=NEEDS):
-    return {finding.name: finding for finding in check_memory_needs(recipe, device, nodes, needs)}
-
-
-def gpu_recipe(tmp_path, **sections):
-    return recipe_for(
-        tmp_path,
-        **{"model": {"dtype": "bfloat16", "max_length": 1536}, "generator": {"max_tokens": 1024}, "eval": {"max_tokens": 1024}} | sections,
-    )
-
-
-def test_qwen_math_fits_an_80_gb_card_with_16k_tokens_and_checkpointing_and_not_with_64k_without(tmp_path):
-    node = replace(NODE, num_gpus=2, gpus=(H100, H100))
-    fits = findings_of(gpu_recipe(tmp_path, learner={"gradient_checkpointing": True}), CUDA, node)
-    assert fits["learner memory"].verdict == "ok"
-    wide = findings_of(gpu_recipe(tmp_path, learner={"micro_batch_tokens": 65536}), CUDA, node)["learner memory"]
-    assert wide.verdict == "failed"
-    assert "78.5 GiB for one learner rank" in wide.found  # 80 less 1.5 for the context
-    assert wide.change.startswith("set learner.micro_batch_tokens = ")
-
-
-def test_the_cache_of_a_card_is_what_weights_and_workspace_leave(tmp_path):
-    node = replace(NODE, num_gpus=2, gpus=(H100, H100))
-    cache = findings_of(gpu_recipe(tmp_path), CUDA, node)["KV cache"]
-    # 0.85 x 80 GiB - 3.087e9 B - 2 GiB = 67,779,346,432 B; by 28,672 B a token
-    assert (cache.verdict, f"{(int(0.85 * 80 * GIB) - 2 * 1_543_714_304 - 2 * GIB) // 28_672:,} tokens" in cache.found) == ("ok", True)
-    small = findings_of(gpu_recipe(tmp_path), CUDA, replace(node, gpus=(replace(H100, memory_bytes=5 * GIB),) * 2))["KV cache"]
-    assert small.verdict == "failed"
-    assert "generator.gpu_memory_utilization" in small.change
-
-
-def test_fewer_sequences_than_asked_for_at_once_are_a_warning(tmp_path):
-    recipe = gpu_recipe(tmp_path, generator={"max_tokens": 1024, "kv_cache_gib": 1.0})
-    cache = findings_of(recipe, CPU, NODE)["KV cache"]
-    # 1 GiB / 28,672 B = 37,449 tokens; a response with its prompt has up to 1,224: 30 at once, and 256 are wanted
-    assert cache.verdict == "warning"
-    assert "about 30 fit" in cache.change
-
-
-def test_a_card_that_others_use_is_a_warning_with_its_free_memory(tmp_path):
-    used = replace(H100, free_bytes=60 * GIB)
-    found = findings_of(gpu_recipe(tmp_path), CUDA, replace(NODE, num_gpus=2, gpus=(H100, used)))["GPUs in use"]
-    # vLLM wants 0.85 of 80 GiB free when it starts
-    assert (found.verdict, found.found, found.needed.startswith("68.0 GiB")) == (
-        "warning",
-        "on one: NVIDIA H100 80GB HBM3 has 60.0 GiB free",
-        True,
-    )
-    assert "GPUs in use" not in findings_of(gpu_recipe(tmp_path), CUDA, replace(NODE, num_gpus=2, gpus=(H100, H100)))
-
-
-def test_gpus_without_known_memory_are_a_warning(tmp_path):
-    found = findings_of(gpu_recipe(tmp_path), CUDA, replace(NODE, num_gpus=2))
-    assert found["learner memory"].verdict == "warning"
-
-
-def test_on_cpus_learner_generator_and_published_weights_share_the_memory(tmp_path):
-    recipe = gpu_recipe(tmp_path, learner={"micro_batch_tokens": 1536, "gradient_checkpointing": True})
-    # the step: (2 + 12 + 12) x 1.54e9 bytes = 37.4 GiB; generator 2.9 + 1 + 1.8, published weights 2.9, libraries 0.8
-    assert findings_of(recipe, CPU, NODE)["memory"].verdict == "ok"
-    poor = findings_of(recipe, CPU, replace(NODE, memory_bytes=24 * GIB))["memory"]
-    assert poor.verdict == "failed"
-    assert "24.0 GiB free" in poor.found
-    assert "learner.lora_rank = 32" in poor.change
-
-
-def test_processors_are_counted_over_all_nodes(tmp_path):
-    recipe = recipe_for(tmp_path, learner={"num_ranks": 4}, generator={"replicas": 8})
-    assert check_processors(recipe, [NODE]).verdict == "failed"
-    assert check_processors(recipe, [NODE, NODE]).verdict == "ok"
-
-
-def test_shared_memory_must_hold_the_weights_and_should_hold_the_queues(tmp_path):
-    recipe = recipe_for(tmp_path)  # float32: 6.17e9 bytes = 5.75 GiB, and 160 MiB of queues
-    verdicts = [check_shared_memory(recipe, CPU, [NODE, replace(NODE, shm_bytes=int(size * GIB))], NEEDS).verdict for size in (5.7, 5.8, 6)]
-    assert verdicts == ["failed", "warning", "ok"]
-    small = check_shared_memory(recipe, CPU, [replace(NODE, name="two", shm_bytes=64 * 2**20)], NEEDS)
-    assert ("two" in small.found, "--shm-size=6g" in small.change, "model.dtype" in small.change) == (True, True, True)
-    assert check_shared_memory(recipe, CUDA, [replace(NODE, shm_bytes=GIB)], NEEDS).verdict == "ok"  # NCCL needs none
-
-
-def test_a_disk_must_hold_one_checkpoint_and_should_hold_all(tmp_path):
-    # float32: 16 bytes a parameter: 23.0 GiB a checkpoint
-    def verdict(gib):
-        disk = replace(NODE, disk_bytes=int(gib * GIB))
-        return check_disk(recipe_for(tmp_path), [disk], NEEDS, num_checkpoints=2, generated_tokens=10**6).verdict
-
-    assert [verdict(gib) for gib in (22, 24, 47)] == ["failed", "warning", "ok"]
-
-
-def test_checkpoints_are_counted_as_the_recipe_keeps_them(tmp_path):
-    def number(stages, **sections):
-        return num_checkpoints(recipe_for(tmp_path, **sections), stages)
-
-    assert number(["baseline"]) == 0
-    assert number(["baseline", "sft", "grpo"], run={"keep_last": 2}) == 2 * 2 + 1  # keep_best counts where something is validated
-    assert number(["grpo"], run={"keep_last": 2, "keep_best": 1}, eval={"validate_every": 5}) == 3 + 1
-    assert number(["grpo"], run={"checkpoint_minutes": 0}) == 1 + 1
 
 
 def test_nodes_with_other_versions_are_named(tmp_path):
@@ -317,19 +172,6 @@ def test_a_finding_reads_as_one_sentence():
     assert finding.sentence == "disk: 1 GiB free; needed: 2 GiB. Name a larger disk in run.root"
 
 
-@pytest.mark.parametrize(
-    ("rope", "limit"),
-    [
-        ({}, 1000),
-        ({"rope_type": "llama3", "factor": 8.0}, 1000),
-        ({"rope_type": "linear", "factor": 4.0}, 4000),
-        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 500}, 2000),
-    ],
-)
-def test_a_stretched_embedding_knows_more_positions(rope, limit):
-    assert position_limit({"max_position_embeddings": 1000, "rope_parameters": rope}) == limit
-
-
 def test_in_turns_a_step_is_the_sum_of_its_parts_and_overlapped_the_longer_one(tmp_path):
     def step_s(**driver):
         recipe = gpu_recipe(tmp_path, driver=driver)
@@ -358,3 +200,30 @@ def test_a_mirrors_password_is_not_shown(capsys, tmp_path):
     _, printed = run(capsys, tmp_path, "run.mirror=ftp://me:hunter22hunter@localhost:1/x")
     assert "mirror" in printed
     assert "hunter22" not in printed
+
+
+def test_a_mirror_is_tried_with_a_file_of_which_nothing_is_left(tmp_path):
+    recipe = recipe_for(tmp_path / "runs", run={"mirror": f"file://{tmp_path}/there"})
+    assert "took a file" in check_mirror_takes_files(recipe)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "there").mkdir()
+    check_mirror_takes_files(recipe)
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
+class SlowFiles(MemoryFileSystem):
+    """A place that answers, but not soon."""
+
+    protocol = "slow"
+
+    def pipe_file(self, path, value, **settings):
+        time.sleep(1)
+
+
+def test_a_mirror_that_does_not_answer_holds_nobody_up(tmp_path):
+    fsspec.register_implementation("slow", SlowFiles, clobber=True)
+    recipe = recipe_for(tmp_path, run={"mirror": "slow://place"})
+    began = time.monotonic()
+    with pytest.raises(RecipeError, match=r"run\.mirror = slow://place takes no files \(no answer within 0\.1 s\)"):
+        check_mirror_takes_files(recipe, limit_s=0.1)
+    assert time.monotonic() - began < 0.9

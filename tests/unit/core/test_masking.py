@@ -81,6 +81,12 @@ def test_the_secret_part_of_a_value_is_masked_and_the_rest_stays(text, expected)
         ("generator.max_tokens = 2048 does not fit: max_tokens=64", "generator.max_tokens = 2048 does not fit: max_tokens=64"),
         ("unknown key grpo.steps: the nearest is grpo.num_steps", "unknown key grpo.steps: the nearest is grpo.num_steps"),
         ("key = value", "key = value"),
+        ("login failed: password: xyz, again", "login failed: password: *masked*, again"),
+        ("db_password = hunter, user = me", "db_password = *masked*, user = me"),
+        ("PASSWD:1234;", "PASSWD:*masked*;"),
+        ("the keys that differ: generator.top_k1", "the keys that differ: generator.top_k1"),
+        ("password_file: /home/me/p1", "password_file: /home/me/p1"),
+        ("KeyError: 'reward'", "KeyError: 'reward'"),
         ("3 problems of data.train: token 'x' is unknown", "3 problems of data.train: token 'x' is unknown"),
     ],
 )

@@ -38,9 +38,20 @@ def test_the_parameters_of_a_config_are_those_of_the_model_that_transformers_mak
     assert model_shape(settings.to_dict()).num_parameters == sum(parameter.numel() for parameter in make(settings).parameters())
 
 
-def test_a_config_of_another_kind_is_refused_by_what_it_lacks():
-    with pytest.raises(ValueError, match="hidden_size"):
-        model_shape({"n_embd": 768, "n_layer": 12})
+def test_a_config_of_another_kind_has_no_shape():
+    assert model_shape({"n_embd": 768, "n_layer": 12}) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("num_attention_heads", 0), ("num_hidden_layers", 0), ("hidden_size", -64), ("vocab_size", "many"), ("num_key_value_heads", 0),
+     ("head_dim", 0), ("intermediate_size", None), ("num_attention_heads", 128)],
+)  # fmt: skip
+def test_a_number_that_no_model_can_have_is_refused_by_its_key(key, value):
+    config = {"vocab_size": 50, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    assert model_shape(config) == ModelShape(50, 64, 96, num_layers=2, num_heads=4, num_kv_heads=4, head_size=16, tied=False)
+    with pytest.raises(ValueError, match=f"{key} = {value!r}"):
+        model_shape({**config, key: value})
 
 
 def test_a_token_of_qwen_math_takes_28_kb_of_cache():
@@ -56,10 +67,17 @@ def test_the_states_of_a_tiny_model_by_hand():
     assert (memory.weights, memory.optimizer, memory.gradients) == (4 * 1592, 12 * 1592, 2 * 4 * 1592)
     assert memory.step == 4 * 1592 + 8 * 1592  # the flat gradient, and two temporaries of AdamW
     assert memory.step_peak == (4 + 12 + 12) * 1592 + memory.activations + memory.logits  # whose blocks a CPU's process keeps
-    # 25 // 10 = 2 sequences of 10 tokens; a layer's token: norms 2 (4 x 9 + 2 x 4 x 8) = 200, attention 4 (16 + 8) + 8 = 104, MLP 256
-    assert memory.activations == 20 * (2 * (200 + 104 + 256) + 3 * 4 * 16)
+    # 25 tokens, of shorter sequences than 10; a layer's token: norms 2 (4 x 9 + 2 x 4 x 8) = 200, attention 4 (16 + 8) + 8 = 104, MLP 256
+    assert memory.activations == 25 * (2 * (200 + 104 + 256) + 3 * 4 * 16)
     assert memory.logits == 4 * 4 * 5 * 50 + 4 * 50 * 8
     assert memory.peak == max(memory.step_peak, (4 + 12 + 8) * 1592 + memory.activations + memory.logits)
+
+
+def test_a_batch_that_fills_no_micro_batch_has_the_activations_of_its_rows_and_a_baseline_none():
+    a_token = 2 * (200 + 104 + 256) + 3 * 4 * 16
+    of_rows = {rows: learner_memory(TINY, replace(SETTINGS, num_rows=rows)) for rows in (0, 1, 2, 3)}
+    assert {rows: memory.activations // a_token for rows, memory in of_rows.items()} == {0: 0, 1: 10, 2: 20, 3: 25}
+    assert (of_rows[0].logits, of_rows[0].kept) == (0, 0)
 
 
 def test_two_ranks_divide_what_their_zero_stage_says():
@@ -139,6 +157,8 @@ settings = st.builds(
     zero_stage=st.sampled_from([1, 2, 3]),
     lora_rank=st.sampled_from([0, 8]),
     on_gpu=st.booleans(),
+    offload=st.sampled_from(["none", "optimizer"]),
+    num_rows=st.sampled_from([None, 0, 2, 64]),
 )
 
 
@@ -158,7 +178,19 @@ def test_a_change_that_is_advised_makes_it_fit(given_settings, limit_gib):
     for part in advice.split(", "):
         key, _, value = part.partition(" = ")
         changed[key.split(".")[1]] = int(value) if value.isdigit() else {"true": True}.get(value, value.strip('"'))
-    assert learner_memory(QWEN_MATH, replace(given_settings, **changed)).peak <= limit_gib * 2**30
+    after = replace(given_settings, **changed)
+    memory = learner_memory(QWEN_MATH, after)
+    assert memory.peak + (0 if after.on_gpu else memory.host) <= limit_gib * 2**30
+    assert after.micro_batch_tokens >= after.max_length  # or the recipe would be refused
+
+
+def test_where_activations_dominate_the_advice_names_the_longest_sequence():
+    long = LearnerSettings("bfloat16", 131072, 131072, 4096, gradient_checkpointing=True, on_gpu=True)
+    advice = change_that_fits(QWEN_MATH, long, 22 * 2**30)
+    assert "model.max_length = " in advice
+    assert "learner.offload" not in advice  # it was tried with the rest, but the adapters' moments are small
+    divided = change_that_fits(QWEN_MATH, replace(long, num_ranks=8, zero_stage=3), 22 * 2**30)
+    assert divided.startswith("model.max_length = ")  # alone enough where the ranks divide the states
 
 
 def test_the_advice_is_empty_where_no_setting_helps_and_short_where_one_does():

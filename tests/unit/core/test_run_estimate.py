@@ -48,9 +48,18 @@ def test_a_forecast_stays_as_estimated_for_two_steps_and_is_what_was_measured_fr
     # median 2 s; 13 s are over and 7 steps of 2 s left; 200 tokens a step
     assert (forecast.step_s, forecast.total_s, forecast.generated_tokens) == (2.0, 13 + 14, 2000)
     assert forecast.cost == pytest.approx(27 / 3600 * 36)
-    assert "2 s a step (estimated 5 s)" in forecast.correction()
+    expected = "3 steps measured: 2 s a step (estimated 5 s), 14 s to go; all 10: 27 s, cost 0.27, 2,000 generated tokens"
+    assert forecast.correction() == expected
     forecast.measured(2.0, 100)
     assert forecast.correction() == ""  # said once
+
+
+def test_a_resumed_stage_has_only_its_last_steps_to_go():
+    forecast = StepForecast(num_steps=50, estimated_step_s=5.0)
+    for step in (45, 46, 47):
+        forecast.measured(4.0, 100, num_left=50 - step)
+    # 3 of 4 s are over, 3 are left
+    assert (forecast.left_s, forecast.total_s, forecast.generated_tokens) == (12.0, 24.0, 600)
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=3, max_size=20), st.integers(0, 30))

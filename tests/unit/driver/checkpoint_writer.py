@@ -1,15 +1,15 @@
 """Writes checkpoints of a few MB for ever, as a run does, until it is killed: `python checkpoint_writer.py ROOT`. Started by
-test_checkpoint_kills.py; says "ready" once its first one is there."""
+test_checkpoint_kills.py, on whose path it finds what it imports; says which package that is, then "ready" after each."""
 
 import asyncio
 import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 from fakes import Diary, FakeLearner
 from samples import made_up_trajectories, make_run, recipe_for
 
+import mathrl_ray
 from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.core.staleness import GateState
 from mathrl_ray.driver.checkpoint import save_checkpoint
@@ -38,7 +38,7 @@ def loops_at(step):
     trajectories = tuple(made_up_trajectories(4, seed=step))
     group = TrajectoryGroup(trajectories[0].group_id, trajectories[0].problem_id, trajectories)
     gate = GateState(step, step + 1, step, {}, [[step, "buffered", step]], [step])
-    return LoopState(step, gate, 0, 0, {}, {step: group}, RecordState({}, [], {step: 0.0}), [], is_done=False)
+    return LoopState(step, gate, 0, 0, {}, {step: group}, RecordState({}, [], {step: 0.0}), [], prompts_per_step=1, is_done=False)
 
 
 async def write_for_ever(root):
@@ -57,4 +57,5 @@ async def write_for_ever(root):
 
 
 if __name__ == "__main__":
+    print(mathrl_ray.__path__[0], flush=True)
     asyncio.run(write_for_ever(Path(sys.argv[1])))

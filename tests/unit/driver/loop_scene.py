@@ -156,6 +156,17 @@ class LoopScene:
         return [group for group in asked if group.startswith("grpo-") and not group.startswith("grpo-validation")]
 
 
+def all_metrics(scene: LoopScene) -> list[dict[str, Any]]:
+    """The rows of a run that say what was learned; not those of checkpoints."""
+    lines = (scene.run.recorder.folder / "metrics.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if "checkpoint_s" not in row]
+
+
+def sections(resume: str = "", **more: Any) -> dict[str, Any]:
+    """Of a recipe that keeps a checkpoint of every step."""
+    return {"run": {"checkpoint_every": 1, "keep_last": 100, "resume": resume}, **more}
+
+
 def place(group_id: str) -> tuple[int, int]:
     """A group's place in the order of admission."""
     step, index = group_id.removeprefix("grpo-").split("/")

@@ -1,4 +1,5 @@
 import asyncio
+import json
 
 import pytest
 from fakes import Diary, FakeGenerator, FakeLearner, FakeScorer, Stage, scene, settle, until
@@ -6,6 +7,7 @@ from samples import make_run, recipe_for
 
 from mathrl_ray.actors.interfaces import ActorError, Actors
 from mathrl_ray.driver.canary import CanaryError, begin_stage, canary, sync_weights
+from mathrl_ray.types import Completion
 
 
 @pytest.fixture
@@ -128,6 +130,18 @@ async def test_behaviour_21_a_canary_that_kills_every_time_ends_with_the_limit_o
     with pytest.raises(ActorError, match=r"driver\.max_restarts = 2 replacements were made"):
         await asked
     await until(lambda: not stage.calls)
+
+
+@scene
+async def test_a_canary_whose_generation_was_aborted_says_nothing_and_sets_no_limit(run_with):
+    run = run_with()
+    run.actors.generators[0]._answer = lambda request, began_with: Completion("", (), (), ((0, 0),), "abort")
+    assert await canary(run) is None
+    await begin_stage(run, "grpo", learning_rate=1e-3, num_optimizer_steps=1)
+    assert run.canary_limit_nats is None
+    (row,) = map(json.loads, (run.recorder.folder / "metrics.jsonl").read_text().splitlines())
+    assert "sync_s" in row
+    assert "canary_max_logprob_diff" not in row
 
 
 @scene

@@ -8,17 +8,17 @@ import threading
 from pathlib import Path
 
 import pytest
-from fakes import Diary, FakeGenerator, FakeLearner, FakeScorer
+from checkpoint_scene import made_run, resumption_for, save
+from fakes import Diary, FakeLearner
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import make_run, recipe_for
 
 from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.config import RecipeError
-from mathrl_ray.driver.checkpoint import data_digest, is_due, kept_steps, save_checkpoint
+from mathrl_ray.driver.checkpoint import is_due, kept_steps
 from mathrl_ray.driver.group_rows import read_groups, write_groups
 from mathrl_ray.driver.recorder import Recorder
-from mathrl_ray.driver.resume import find_resumption
 from mathrl_ray.driver.superseded import Position, supersede
 from mathrl_ray.driver.whole_folder import remove_leftovers, remove_whole, whole_folder
 from mathrl_ray.recipe_file import load_recipe
@@ -130,17 +130,6 @@ def test_the_newest_and_the_best_validated_checkpoints_stay():
     assert kept_steps([10, 20, 30], accuracies, keep_last=9, keep_best=9) == {10, 20, 30}
 
 
-def made_run(folder, resumption=None, stages=("grpo",), **run):
-    recipe = recipe_for(folder, run=run, eval={"num_problems": 4}, sft={"batch_size": 4})
-    diary = Diary()
-    actors = Actors(FakeLearner(diary), (FakeGenerator(diary),), (FakeScorer(diary),), (0,))
-    recorder = resumption.open(recipe, list(stages), print) if resumption else None
-    made = make_run(recipe, actors, recorder=recorder)
-    if resumption:
-        resumption.restore(made)
-    return made
-
-
 def test_a_checkpoint_is_due_every_so_many_steps_or_minutes(tmp_path):
     run = made_run(tmp_path, checkpoint_every=3, checkpoint_minutes=0)
     assert [step for step in range(1, 10) if is_due(run, step)] == [3, 6, 9]
@@ -153,22 +142,13 @@ def test_a_checkpoint_is_due_every_so_many_steps_or_minutes(tmp_path):
     assert not is_due(made_run(tmp_path, checkpoint_minutes=0), 1)
 
 
-def save(run, stage, step, **more):
-    return asyncio.run(save_checkpoint(run, stage, step, **more))
-
-
 def test_the_formats_are_read_without_running_code_and_the_row_says_what_it_cost(tmp_path):
     run = made_run(tmp_path)
     folder = save(run, "grpo", 3)
-    assert sorted(path.name for path in (folder / "trainer").iterdir()) == ["fake.json", "groups.parquet", "run.json"]
+    assert sorted(path.name for path in (folder / "trainer").iterdir()) == ["fake.json", "files.json", "groups.parquet", "run.json"]
     (row,) = [json.loads(line) for line in (run.recorder.folder / "metrics.jsonl").read_text().splitlines()]
     assert (row["stage"], row["step"], row["checkpoint_bytes"]) == ("grpo", 3, 1.0)
     assert row["checkpoint_s"] > 0
-
-
-def resumption_for(folder, stages=("grpo",), **sections):
-    sections = {**sections, "run": {"resume": "auto", **sections.get("run", {})}}
-    return find_resumption(recipe_for(folder, eval={"num_problems": 4}, sft={"batch_size": 4}, **sections), list(stages))
 
 
 def test_auto_takes_the_furthest_checkpoint_of_the_run_that_was_written_to_last(tmp_path):
@@ -209,23 +189,13 @@ def test_another_recipe_is_refused_with_the_keys_that_differ_unless_they_are_mea
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("nowhere", 'give "auto", a run directory'), ("test", 'give "auto", a run directory'), ("test/checkpoints/grpo-1", "cannot be read")],
+    [("nowhere", 'give "auto", a run directory'), ("test", "grpo-1 is left out: .*files.json"), ("test/checkpoints/grpo-1", "files.json")],
 )
 def test_a_path_that_is_no_checkpoint_is_refused(tmp_path, path, words):
     made_run(tmp_path)
     (tmp_path / "test" / "checkpoints" / "grpo-1" / "trainer").mkdir(parents=True)
     with pytest.raises(RecipeError, match=words):
         resumption_for(tmp_path, run={"resume": str(tmp_path / path)})
-
-
-def test_a_damaged_checkpoint_is_left_out_and_named(tmp_path):
-    run = made_run(tmp_path)
-    for step in (1, 2):
-        save(run, "grpo", step)
-    (run.recorder.folder / "checkpoints" / "grpo-2" / "trainer" / "run.json").write_text("{")
-    found = resumption_for(tmp_path)
-    assert found.checkpoint.step == 1
-    assert found.remarks == ["warning: grpo-2 is no checkpoint that this program can read; it is left out"]
 
 
 def test_other_stages_than_those_that_were_run_are_refused(tmp_path):
@@ -235,17 +205,6 @@ def test_other_stages_than_those_that_were_run_are_refused(tmp_path):
     assert resumption_for(tmp_path, stages=["baseline", "sft", "grpo"]).checkpoint.stage == "sft"
     with pytest.raises(RecipeError, match=r"has run the stages baseline, sft, this job is for baseline, grpo: these must begin with those"):
         resumption_for(tmp_path, stages=["baseline", "grpo"])
-
-
-def test_other_data_are_refused(tmp_path):
-    run = made_run(tmp_path)
-    save(run, "grpo", 1)
-    found, recipe = resumption_for(tmp_path), run.recipe
-    found.check_data(recipe, run.train_problems, run.traces)
-    with pytest.raises(RecipeError, match=r"are not those that .*grpo-1 was trained on"):
-        found.check_data(recipe, run.train_problems[1:], run.traces)
-    found.check_data(recipe_for(tmp_path, run={"resume_with_changes": True}), [], [])
-    assert data_digest(["a", "b"]) != data_digest(["b", "a"])
 
 
 def test_two_jobs_never_write_to_one_folder(tmp_path):
@@ -299,6 +258,7 @@ def test_what_was_written_after_the_checkpoint_is_moved_aside_and_nothing_is_los
         "evaluations/grpo-chat-v3",
     ]
     names += ["evaluations/validation-sft_filtered-size8-step9-v1", "evaluations/note of mine"]
+    names += ["evaluations/my-notes-v1", "evaluations/grpo-notes", "checkpoints/backup-3", "trajectories/mine-9"]  # a person's
     for name in names:
         path = tmp_path / f"{name}.parquet"
         path.parent.mkdir(exist_ok=True)
@@ -334,7 +294,8 @@ def test_a_recipe_and_an_environment_of_an_earlier_start_stay_beside_the_new_one
     recorder = Recorder.create(recipe_for(tmp_path))
     recorder.environment({"start": 1})
     recorder.close()
-    reopened = Recorder.reopen(recorder.folder, recipe_for(tmp_path, run={"seed": 5}), elapsed_s=100.0)
+    reopened = Recorder.reopen(recorder.folder, elapsed_s=100.0)
+    reopened.recipe(recipe_for(tmp_path, run={"seed": 5}))
     reopened.environment({"start": 2})
     assert reopened.elapsed_s() >= 100
     assert "seed = 0" in (recorder.folder / "recipe-1.toml").read_text()

@@ -1,6 +1,7 @@
 """Behaviour 27: after kill -9 at any moment of a save, a run goes on from its last whole checkpoint and says so."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from checkpoint_writer import FILE_BYTES, NUM_FILES, loops_at
 from samples import recipe_for
 
+import mathrl_ray
 from mathrl_ray.driver.checkpoint import whole_checkpoints
 from mathrl_ray.driver.resume import find_resumption
 
@@ -20,9 +22,11 @@ NUM_KILLS = 50
 
 def killed_after(root, seconds):
     """Run the writer and kill it so long after its first checkpoint. Returns the number of checkpoints that it has told of."""
-    with subprocess.Popen([sys.executable, str(WRITER), str(root)], stdout=subprocess.PIPE, text=True) as writer:
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen([sys.executable, str(WRITER), str(root)], stdout=subprocess.PIPE, text=True, env=path) as writer:
         try:
             lines = iter(writer.stdout.readline, "")
+            assert next(lines) == f"{mathrl_ray.__path__[0]}\n", "the writer is not of the package that is tested"
             assert any(line == "ready\n" for line in lines), "the writer has failed"
             time.sleep(seconds)
         finally:

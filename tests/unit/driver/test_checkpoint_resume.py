@@ -8,27 +8,37 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from fakes import ShuffledTurns, Stage, at_once, scene, settle, until
+from fakes import ShuffledTurns, Stage, scene, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_scene import LoopScene, place
+from loop_scene import LoopScene, all_metrics, place, sections
 
-from mathrl_ray.config import RecipeError
-from mathrl_ray.driver.canary import canary
 from mathrl_ray.driver.checkpoint import whole_checkpoints
 from mathrl_ray.driver.loops import PolicyLoops
-from mathrl_ray.types import Completion
 
-NUM_STEPS = 6
 TIMES = ("_s", "_s_mean", "_s_max")
 OF_THE_CLOCK = {"spans", "overlap_efficiency", "checkpoint_bytes"}
-SETTINGS = {
-    "plain": {},
-    "replaced": {"num_dull": 5, "grpo": {"dynamic_sampling": True, "max_replaced": 3}},
-    "epochs": {"grpo": {"num_epochs": 1}, "num_problems": 11},
-    "broken": {"num_broken": 3, "grpo": {"group_size": 3}},
-    "validated": {"eval": {"validate_every": 2}},
-}
+SYNCHRONOUS = st.fixed_dictionaries(
+    {
+        "num_problems": st.integers(4, 12),
+        "num_dull": st.sampled_from([0, 0, 3]),
+        "num_broken": st.sampled_from([0, 0, 2]),
+        "num_generators": st.integers(1, 2),
+        "eval": st.fixed_dictionaries({"validate_every": st.integers(0, 3)}),
+        "driver": st.fixed_dictionaries({"on_stale": st.sampled_from(["wait", "drop", "train"]), "canary_every": st.integers(1, 3)}),
+        "grpo": st.fixed_dictionaries(
+            {
+                "num_steps": st.integers(1, 5),
+                "num_epochs": st.sampled_from([0, 0, 1]),
+                "prompts_per_step": st.integers(1, 4),
+                "group_size": st.integers(2, 3),
+                "dynamic_sampling": st.booleans(),
+                "max_replaced": st.integers(1, 3),
+            }
+        ),
+    }
+)
+"""Of loops with max_staleness = 0, whatever else is asked of them."""
 
 
 def numbers_of(row):
@@ -36,29 +46,22 @@ def numbers_of(row):
     return {name: value for name, value in row.items() if not name.endswith(TIMES) and name not in OF_THE_CLOCK}
 
 
-def all_metrics(scene):
-    lines = (scene.run.recorder.folder / "metrics.jsonl").read_text().splitlines()
-    return [row for row in map(json.loads, lines) if "checkpoint_s" not in row]
-
-
-def sections(resume="", **more):
-    return {"run": {"checkpoint_every": 1, "keep_last": 100, "resume": resume}, **more}
-
-
-@pytest.mark.parametrize("which", SETTINGS)
+@settings(max_examples=12)
+@given(keys=SYNCHRONOUS)
 @scene
-async def test_behaviour_26_resumed_at_every_step_a_synchronous_run_equals_the_one_that_never_stopped(tmp_path, which):
-    whole = LoopScene(tmp_path / "whole", **sections(), **SETTINGS[which])
+async def test_behaviour_26_resumed_at_every_step_a_synchronous_run_equals_the_one_that_never_stopped(tmp_path_factory, keys):
+    folder = tmp_path_factory.mktemp("runs")
+    whole = LoopScene(folder / "whole", **sections(), **keys)
     num_steps = await whole.train()
     whole.run.recorder.close()
-    assert num_steps >= 4
+    consumed = {row["group_id"]: row["consumed_step"] for row in whole.rows()}
     assert [each.step for each in whole_checkpoints(whole.run.recorder.folder)] == list(range(1, num_steps + 1))
     for step in range(1, num_steps + 1):
-        root = tmp_path / f"from-{step}"
-        shutil.copytree(tmp_path / "whole", root)
-        resumed = LoopScene(root, **sections(resume=str(root / "test" / "checkpoints" / f"grpo-{step}")), **SETTINGS[which])
+        root = folder / f"from-{step}"
+        shutil.copytree(folder / "whole", root)
+        resumed = LoopScene(root, **sections(resume=str(root / "test" / "checkpoints" / f"grpo-{step}")), **keys)
         assert await resumed.train() == num_steps
-        assert resumed.batches() == whole.batches()[step:]
+        assert resumed.batches() == [batch for batch in whole.batches() if consumed[batch[0]] > step]
         assert repr(resumed.rows()) == repr(whole.rows())  # a reward may be NaN
         in_order = [sorted(map(json.dumps, map(numbers_of, all_metrics(each)))) for each in (resumed, whole)]
         assert in_order[0] == in_order[1]
@@ -100,32 +103,37 @@ def random_keys(draw):
     return {**made, "grpo": grpo, "driver": driver, "eval": {"validate_every": draw.choice([0, 2])}}
 
 
-async def run_with_kills(root, seed):
+def run_with_kills(root, seed):
     """The last of a run's scenes, and how often it was killed."""
     draw = random.Random(seed)
     keys, every, num_kills, num_turns = random_keys(draw), draw.choice([1, 2]), 0, 40
     while True:
         run = {"checkpoint_every": every, "keep_last": draw.choice([1, 3]), "resume": "auto"}
         each = LoopScene(root, ShuffledTurns(draw.randrange(10**6)), run=run, **keys)
-        task = asyncio.create_task(each.train())
-        for _ in range(draw.randrange(num_turns)):
-            await asyncio.sleep(0.0005 if draw.random() < 0.1 else 0)
-            if task.done():
-                break
+        if asyncio.run(ends_within(each, draw, draw.randrange(num_turns))):  # which waits for its threads
+            return each, num_kills
+        each.run.recorder.close()
         num_turns = int(num_turns * 1.3)  # so that every run ends
+        num_kills += 1
+
+
+async def ends_within(each, draw, num_turns):
+    """Whether a scene's training ends within so many turns, after which it is killed."""
+    task = asyncio.create_task(each.train())
+    for _ in range(num_turns):
+        await asyncio.sleep(0.0005 if draw.random() < 0.1 else 0)
         if task.done():
             await task
-            return each, num_kills
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        each.run.recorder.close()
-        num_kills += 1
+            return True
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return False
 
 
 @settings(max_examples=15)
 @given(st.integers(0, 10**9))
 def test_a_run_killed_at_random_moments_trains_on_every_group_once(tmp_path_factory, seed):
-    last, _ = asyncio.run(run_with_kills(tmp_path_factory.mktemp("run"), seed))
+    last, _ = run_with_kills(tmp_path_factory.mktemp("run"), seed)
     run, rows = last.run, last.rows()
     grpo, driver = run.recipe.grpo, run.recipe.driver
     metrics = last.metrics()
@@ -151,28 +159,7 @@ def test_a_run_killed_at_random_moments_trains_on_every_group_once(tmp_path_fact
 
 
 def test_the_kills_of_that_test_do_happen(tmp_path):
-    assert sum(asyncio.run(run_with_kills(tmp_path / str(seed), seed))[1] for seed in range(4)) >= 4
-
-
-@scene
-async def test_save_now_waits_for_the_learners_step_and_no_other_begins_before_it_is_done(tmp_path):
-    cue = Stage("train_policy", "save_checkpoint")
-    each = LoopScene(tmp_path, cue, run={"checkpoint_minutes": 0}, driver={"max_staleness": 1})
-    task = asyncio.create_task(each.train())
-    await cue.next("train_policy")
-    saving = asyncio.create_task(each.run.save_now())
-    await asyncio.sleep(0.01)
-    assert not cue.waiting("save_checkpoint")
-    await cue.go_on("train_policy")
-    await cue.next("save_checkpoint")
-    await settle()
-    assert len(each.batches()) == 1  # although the next batch is there
-    await cue.go_on("save_checkpoint")
-    await saving
-    assert [checkpoint.step for checkpoint in whole_checkpoints(each.run.recorder.folder)] == [1]
-    cue.let_all_go_on()
-    assert await task == 6
-    assert each.run.save_now is None
+    assert sum(run_with_kills(tmp_path / str(seed), seed)[1] for seed in range(4)) >= 4
 
 
 @scene
@@ -211,108 +198,3 @@ async def test_loops_that_go_on_have_the_state_that_was_saved(tmp_path):
         expected = replace(state, gate=replace(state.gate, alive=alive), record=again.record, validating=[])
         assert again == expected
         assert (again.record.drop_counts, again.record.dropped) == (state.record.drop_counts, state.record.dropped)
-
-
-@scene
-async def test_generation_and_grading_go_on_while_a_checkpoint_is_written(tmp_path):
-    cue = Stage("save_checkpoint", "generate")
-    each = LoopScene(tmp_path, cue, run={"checkpoint_every": 2}, driver={"max_staleness": 4, "canary_every": 9})
-    task = asyncio.create_task(each.train())
-    for _ in range(4):  # the groups of two steps
-        await cue.go_on("generate")
-    await cue.next("save_checkpoint")
-    num_graded, num_in_flight = len(each.diary.of("score")), len(cue.waiting("generate"))
-    assert num_in_flight > 0
-    for _ in range(num_in_flight):
-        await cue.go_on("generate")
-    await until(lambda: len(each.diary.of("score")) == num_graded + num_in_flight)  # else the scene's limit ends the test
-    assert len(each.batches()) == 2
-    cue.let_all_go_on()
-    assert await task == 6
-
-
-@scene
-async def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path):
-    async def full(actor, what, detail):
-        if what == "save_checkpoint" and ".grpo-2." in detail:
-            raise OSError(28, "No space left on device")
-
-    each = LoopScene(tmp_path, full, run={"checkpoint_every": 2, "keep_last": 9})
-    assert await each.train() == 6
-    assert [checkpoint.step for checkpoint in whole_checkpoints(each.run.recorder.folder)] == [4, 6]
-    assert [text for text in each.said if "No space left" in text and "The run goes on" in text]
-    assert sorted(path.name for path in (each.run.recorder.folder / "checkpoints").iterdir()) == ["grpo-4", "grpo-6"]
-
-
-@scene
-async def test_the_best_validated_checkpoint_stays_beside_the_last(tmp_path):
-    each = LoopScene(tmp_path, at_once, run={"checkpoint_every": 1, "keep_last": 1, "keep_best": 1}, eval={"validate_every": 1})
-    planned = {1: 0.1, 2: 0.9, 3: 0.2, 4: 0.3, 5: 0.1, 6: 0.0}
-    each.after_step = lambda step, groups, metrics: None
-
-    class Planned(dict):
-        def __setitem__(self, key, value):
-            super().__setitem__(key, planned[key[1]])
-
-    each.run.validated = Planned()
-    await each.train()
-    assert [checkpoint.step for checkpoint in whole_checkpoints(each.run.recorder.folder)] == [2, 6]
-
-
-@scene
-async def test_a_finished_run_gets_more_steps_from_its_last_checkpoint_by_name(tmp_path):
-    short = LoopScene(tmp_path / "runs", **sections(grpo={"num_steps": 3}))
-    await short.train()
-    short.run.recorder.close()
-    last = str(tmp_path / "runs" / "test" / "checkpoints" / "grpo-3")
-    with pytest.raises(RecipeError, match=r"grpo.num_steps: 3 was saved, 6 is given"):
-        LoopScene(tmp_path / "runs", **sections(resume=last))
-    changed = sections(resume=last)
-    changed["run"]["resume_with_changes"] = True
-    longer = LoopScene(tmp_path / "runs", **changed)
-    assert await longer.train() == 6
-    whole = LoopScene(tmp_path / "whole", **sections())
-    await whole.train()
-    assert longer.rows() == whole.rows()
-
-
-@scene
-async def test_a_canary_whose_generation_was_aborted_does_not_end_the_loops_before_the_save(tmp_path):
-    each = LoopScene(tmp_path)
-    each.generators[0]._answer = lambda request, began_with: Completion("", (), (), ((0, 0),), "abort")
-    assert await canary(each.run) == 0.0
-
-
-def abort_generation(each):
-    """As a job that is told to stop does it: all that is in flight, and comes later, ends where it is."""
-    for generator in each.generators:
-        generator._answer = lambda request, began_with: Completion("", (), (), ((began_with, 0),), "abort")
-    each.learner.cue.let_all_go_on()
-
-
-@pytest.mark.parametrize("max_staleness", [0, 2])
-@scene
-async def test_a_stopped_run_saves_its_last_step_although_a_validation_was_cut_off_and_does_that_again(tmp_path, max_staleness):
-    keys = {"driver": {"max_staleness": max_staleness}, "eval": {"validate_every": 2}}
-    cue = Stage()
-    each = LoopScene(tmp_path, cue, run={"resume": "auto"}, **keys)
-    held = cue.holds
-    cue.holds = lambda actor, what, detail: held(actor, what, detail) or (what == "generate" and "validation" in detail[0][0])
-    task = asyncio.create_task(each.train())
-    await cue.next("generate")  # of the validation
-    await until(lambda: each.learner.num_updates >= 2)
-    abort_generation(each)
-    cue.holds = held
-    await each.run.save_now()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    each.run.recorder.close()
-    (checkpoint,) = whole_checkpoints(each.run.recorder.folder)
-    resumed = LoopScene(tmp_path, run={"resume": "auto"}, **keys)
-    assert await resumed.train() == NUM_STEPS
-    assert [row["step"] for row in resumed.metrics()] == list(range(1, NUM_STEPS + 1))
-    keys_of_rows = [(row["group_id"], row["sample"]) for row in resumed.rows()]
-    assert len(keys_of_rows) == len(set(keys_of_rows)) == NUM_STEPS * 2 * 2
-    validated = [row["step"] for row in all_metrics(resumed) if "validation_accuracy" in row]
-    assert validated == ([2, 4, 6] if checkpoint.step == 2 else [4, 6])
-    assert max_staleness > 0 or checkpoint.step == 2

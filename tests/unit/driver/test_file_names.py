@@ -1,6 +1,7 @@
 """Paths from data and recipes cannot leave the run's folder."""
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -42,7 +43,9 @@ async def test_problem_ids_of_any_form_stay_inside_files(tmp_path):
     assert [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a\\b", "nul\0", "new\nline", "x" * 300])
+@pytest.mark.parametrize(
+    "name", ["../evil", "/etc/evil", "a/../../evil", "a\\b", "nul\0", "new\nline", "x" * 300, "lone\ud800", "back\u202e"]
+)
 def test_a_stages_or_prompts_name_that_is_no_part_of_a_path_is_refused_by_the_recorder(tmp_path, name):
     recorder = Recorder.create(recipe_for(tmp_path / "runs"))
     before = files_below(tmp_path)
@@ -58,7 +61,16 @@ def test_a_stages_or_prompts_name_that_is_no_part_of_a_path_is_refused_by_the_re
     recorder.close()
 
 
-@given(st.text(max_size=300))
+def test_the_longest_name_can_be_written_and_one_byte_more_is_refused(tmp_path):
+    recorder = Recorder.create(recipe_for(tmp_path / "runs"))
+    stage = "ä" * ((255 - len("..writing") - len("-v1.parquet")) // 2) + "x"
+    assert len(recorder.evaluation(stage, 1, []).name.encode()) == 246
+    with pytest.raises(ValueError, match="is too long for a file"):
+        recorder.evaluation(stage + "x", 1, [])
+    recorder.close()
+
+
+@given(st.text(st.characters(), max_size=300))
 def test_a_name_is_refused_or_lies_directly_in_the_folder(name):
     folder = Path("/runs/test")
     try:
@@ -69,6 +81,7 @@ def test_a_name_is_refused_or_lies_directly_in_the_folder(name):
     assert path.name == name
     assert ".." not in path.parts
     assert path.resolve().parent == folder
+    assert len(os.fsencode(f".{name}.writing")) <= 255
 
 
 @pytest.mark.parametrize("name", ["../evil", "/evil", "..", ".", ".hidden", "a/b", "a b", "a\n", "ä"])

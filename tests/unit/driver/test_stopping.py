@@ -1,6 +1,7 @@
 """The order in which a job ends, with made-up actors and a made-up process."""
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
@@ -268,7 +269,8 @@ def test_what_nohup_ignores_stays_ignored(number, status):
     finally:
         signal.signal(signal.SIGHUP, before)
     script.send(number)
-    time.sleep(0.5)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        script.process.wait(0.5 if status is None else 10)
     assert script.process.poll() == status
     script.process.kill()
     script.process.communicate()

@@ -5,8 +5,7 @@ from samples import recipe_for
 
 from mathrl_ray.config import RecipeError
 from mathrl_ray.core.prompts import render
-from mathrl_ray.device import choose_device
-from mathrl_ray.stages.inputs import check_memory, load_inputs
+from mathrl_ray.stages.inputs import load_inputs
 
 
 def test_behaviour_29_a_set_smaller_than_a_batch_is_refused_with_both_numbers(tmp_path):
@@ -92,10 +91,3 @@ def test_validations_need_problems_to_validate_on(tmp_path):
     data = {"train": problems_file(tmp_path, "train.jsonl", ["1+1?", "2+2?"])}
     with pytest.raises(RecipeError, match=r"eval\.validate_every = 5.*data\.train is too small.*data\.validation"):
         load_inputs(recipe_for(tmp_path, data=data, eval={"validate_every": 5}), ["baseline"])
-
-
-def test_a_kv_cache_that_memory_cannot_hold_is_refused_before_an_engine_starts(tmp_path):
-    device = choose_device("cpu", num_gpus=0, num_engines=2)
-    check_memory(recipe_for(tmp_path, generator={"kv_cache_gib": 0.1}), device)
-    with pytest.raises(RecipeError, match=r"generator\.kv_cache_gib = 100000 .* needs 100000 GiB.*lower generator\.kv_cache_gib"):
-        check_memory(recipe_for(tmp_path, generator={"kv_cache_gib": 100000}), device)

@@ -9,6 +9,7 @@ from samples import ByteTokenizer, make_run, recipe_for
 
 from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.config import RecipeError
+from mathrl_ray.core.run_estimate import StepForecast
 from mathrl_ray.data.traces import SftRow
 from mathrl_ray.stages.sft import run_sft
 from mathrl_ray.stages.sft_sweep import SizeResult, best_size, nested_subset
@@ -133,6 +134,17 @@ def test_every_step_logs_how_long_it_waited_for_data(run_with):
     steps = [row for row in metrics_of(run) if "loss" in row]
     assert [row["step"] for row in steps] == [1, 2]
     assert all(0 <= row["data_wait_s"] < 5 for row in steps)
+
+
+def test_three_measured_steps_correct_the_forecast_of_the_stage(run_with):
+    run, said = run_with(made(20)), []
+    run.console.say = said.append
+    run.forecasts = {"sft": StepForecast(num_steps=99, estimated_step_s=900.0)}
+    asyncio.run(run_sft(run))
+    (line,) = [text for text in said if "measured" in text]
+    assert line.startswith("sft: 3 steps measured: ")
+    assert "(estimated 900 s)" in line
+    assert "all 5: " in line  # 20 traces by 4
 
 
 def test_traces_are_tokenised_while_the_learner_trains(run_with):
