@@ -50,7 +50,8 @@ def load_tokenizer(folder: str, *, trust_remote_code: bool = False) -> Any:
         if "trust_remote_code" not in str(error):
             cause = f"{type(error).__name__}: {error}"
             raise RecipeError(
-                f"model.path = {folder}: config or tokenizer cannot be used ({cause}). Copy or fetch the model again."
+                f"model.path = {folder}: config or tokenizer cannot be used ({cause}): they are broken, or newer than the installed "
+                "transformers. Copy or fetch the model again, or choose another."
             ) from error
         raise RecipeError(
             f"model.path = {folder}: this model needs Python code that comes with it, and model.trust_remote_code = false. Read the .py "

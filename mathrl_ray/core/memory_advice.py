@@ -26,7 +26,7 @@ def change_that_fits(shape: ModelShape, settings: LearnerSettings, limit_bytes: 
     >>> shape = ModelShape(151936, 1536, 8960, 28, 12, 2, 128, tied=True)
     >>> settings = LearnerSettings("bfloat16", 2048, 32768, 4096, on_gpu=True)
     >>> change_that_fits(shape, settings, 60 * 10**9)
-    'learner.micro_batch_tokens = 8192'
+    'learner.micro_batch_tokens = 4096'
     """
 
     def fits(change: Change) -> bool:

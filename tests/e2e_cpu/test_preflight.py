@@ -14,8 +14,8 @@ from samples import recipe_for
 from test_real_model import unpack_model
 
 from mathrl_ray.actors.nodes import cluster_nodes, this_node
-from mathrl_ray.commands.node_checks import check_root, check_versions
 from mathrl_ray.commands.memory_checks import learner_settings
+from mathrl_ray.commands.node_checks import check_root, check_versions
 from mathrl_ray.core.memory_estimate import learner_memory, model_shape
 from mathrl_ray.device import choose_device
 from mathrl_ray.driver.environment import PACKAGES

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import recipe_for
 
+from mathrl_ray.__main__ import main as command
 from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.core.masking import MASK, is_secret_name, known_secrets, masked, masked_text
 from mathrl_ray.driver.console import Console
@@ -157,6 +158,19 @@ def test_the_console_shows_no_known_secret(capsys):
     Console(secrets={"sesame-42-open"}).say("judge refused sesame-42-open at https://me:pw@judge")
     shown = capsys.readouterr().out
     assert f"judge refused {MASK} at https://me:{MASK}@judge" in shown
+
+
+def test_a_preflight_shows_no_secret_of_its_recipe_in_its_table_and_its_sentences(tmp_path, capsys):
+    (tmp_path / "own.py").write_text("raise ValueError('no entry for sesame-42-open')\n")
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        "[data]\nnum_train_problems = 64\nnum_validation_problems = 8\n[eval]\nnum_problems = 8\n[study]\nstages = ['baseline']\n"
+        f"[reward]\nfunction = '{tmp_path}/own.py:paid'\n[reward.kwargs]\napi_key = 'sesame-42-open'\n[run]\nroot = '{tmp_path}'\n"
+    )
+    assert command(["preflight", str(recipe)]) == 1
+    shown = "".join(capsys.readouterr().out.split())  # a table folds long words
+    assert shown.count("noentryfor") >= 1
+    assert "sesame" not in shown
 
 
 def test_a_refusal_on_the_command_line_shows_no_secret(tmp_path, capsys):
