@@ -177,6 +177,29 @@ async def test_an_sft_that_is_stopped_in_a_validation_does_that_again_and_publis
     assert resumed.files() == whole.files()
 
 
+@scene
+async def test_a_save_in_the_middle_of_a_publication_waits_for_its_row(tmp_path):
+    sections = {"run": {"checkpoint_every": 0}, "eval": {"validate_every": 2}}
+    whole = SftScene(tmp_path / "whole", **sections)
+    await whole.study()
+    cue = Stage("publish")
+    each = SftScene(tmp_path / "stopped", cue=cue, **sections)
+    task = asyncio.create_task(each.study())
+    await cue.go_on("publish")  # the start model
+    await cue.next("publish")
+    saving = asyncio.create_task(each.run.save_now())
+    await settle()
+    assert not each.learner.diary.of("save_checkpoint")
+    await cue.go_on("publish")
+    await saving
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    each.run.recorder.close()
+    resumed = SftScene(tmp_path / "stopped", **sections)
+    await resumed.study()
+    assert resumed.rows() == whole.rows()
+
+
 @pytest.mark.parametrize("sft", [{}, {"sizes": [4, 8]}])
 @pytest.mark.parametrize("is_full_for_ever", [False, True])
 @scene
