@@ -159,7 +159,7 @@ class PolicyLoops:
 
     async def _save_at_the_end(self) -> None:
         """Save when the job is told to stop. Validations, whose generation is aborted, would hold up the update of the last step by their
-        pins: they are ended, and done again at resume."""
+        pins: they are ended. That of the last step is done again at resume, others are named there."""
         for task in self._validations:
             task.cancel()
         await self._save_now()
