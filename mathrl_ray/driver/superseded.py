@@ -88,7 +88,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 _STAGE = f"(?P<stage>{'|'.join(get_args(StageName))})"
 _STEP = re.compile(rf"{_STAGE}-(?P<step>\d+)")
-_VALIDATION = re.compile(rf"validation-{_STAGE}(?:-[^-]+)?-step(?P<step>\d+)-v\d+")
+_VALIDATION = re.compile(rf"validation-{_STAGE}(?:-(?P<part>[^-]+))?-step(?P<step>\d+)-v\d+")
 _EVALUATION = re.compile(rf"{_STAGE}(?:-.+)?-v\d+")
 
 
@@ -108,6 +108,8 @@ def _keeps_file(path: Path, position: Position) -> bool:
         found = _STEP.fullmatch(name)
         return found is None or position.keeps(found["stage"], int(found["step"]))
     if found := _VALIDATION.fullmatch(name):
+        if found["part"] and found["stage"] == position.stage:  # of a sweep, which has a checkpoint at its end only
+            return True
         return position.keeps(found["stage"], int(found["step"]))
     found = _EVALUATION.fullmatch(name)
     return found is None or found["stage"] in position.finished  # a stage is evaluated at its end
