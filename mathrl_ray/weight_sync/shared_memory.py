@@ -164,11 +164,6 @@ class BlockReader:
         return self._pages
 
 
-def read_block(path: str, entries: Sequence[TensorEntry]) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of each entry of a block that was just written, as views: for a process that reads once."""
-    return BlockReader().tensors(path, entries)
-
-
 def _layout(tensors: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype) -> Iterator[TensorEntry]:
     offset = PAGE_BYTES
     for name, tensor in tensors:

@@ -159,9 +159,9 @@ def flat_weights(learner):
     manifest = learner.publish(1)
     if manifest is None:
         return None
-    from mathrl_ray.weight_sync.shared_memory import read_block
+    from mathrl_ray.weight_sync.shared_memory import BlockReader
 
-    return torch.cat([tensor.flatten().float() for _, tensor in read_block(manifest.path, manifest.tensors)])
+    return torch.cat([tensor.flatten().float() for _, tensor in BlockReader().tensors(manifest.path, manifest.tensors)])
 
 
 def main():

@@ -15,7 +15,7 @@ from mathrl_ray.actors.learner_steps import LearnerSteps, example_of
 from mathrl_ray.config import RecipeError
 from mathrl_ray.device import choose_device
 from mathrl_ray.types import SamplingSettings, StageSettings
-from mathrl_ray.weight_sync.shared_memory import read_block
+from mathrl_ray.weight_sync.shared_memory import BlockReader
 
 pytestmark = pytest.mark.timeout(120)
 CPU = choose_device("cpu", num_gpus=0, num_engines=2)
@@ -45,7 +45,7 @@ def begin(start_model, tmp_path):
 
 def published(learner, policy_version=0):
     manifest = learner.publish(policy_version)
-    return {name: tensor.clone() for name, tensor in read_block(manifest.path, manifest.tensors)}
+    return {name: tensor.clone() for name, tensor in BlockReader().tensors(manifest.path, manifest.tensors)}
 
 
 def logprobs_of(learner):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mathrl_ray.weight_sync.errors import BlockError
-from mathrl_ray.weight_sync.shared_memory import ALIGNMENT_BYTES, FULLY_SUMMED_PAGES, PAGE_BYTES, BlockReader, SharedMemoryBlock, read_block
+from mathrl_ray.weight_sync.shared_memory import ALIGNMENT_BYTES, FULLY_SUMMED_PAGES, PAGE_BYTES, BlockReader, SharedMemoryBlock
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def block(weights, tmp_path):
 
 
 def read(manifest):
-    return dict(read_block(manifest.path, manifest.tensors))
+    return dict(BlockReader().tensors(manifest.path, manifest.tensors))
 
 
 def overwrite(path, offset_bytes, content):
