@@ -1,4 +1,4 @@
-"""One learner's memory, without Ray: `python learner_memory.py MODEL_FOLDER RUN_ROOT DTYPE MAX_LENGTH`. Started by test_preflight.py.
+"""One learner's memory, without Ray: `python learner_memory.py MODEL_FOLDER RUN_ROOT DTYPE MAX_LENGTH`. Started by test_preflight_nodes.py.
 
 Two optimizer steps of two micro-batches, each one sequence of the longest length. Prints {"after_imports": bytes, "peak": bytes}.
 """

@@ -146,8 +146,15 @@ def report(what, seconds):
 
 
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize(("number", "to_group"), [(signal.SIGTERM, False), pytest.param(signal.SIGINT, True, marks=pytest.mark.slow)])
-def test_behaviour_23_a_job_that_is_told_to_stop_leaves_nothing_but_what_it_goes_on_from(job, start_model, number, to_group):
+@pytest.mark.parametrize(
+    ("number", "to_group", "goes_on"),
+    [
+        (signal.SIGTERM, False, False),
+        pytest.param(signal.SIGTERM, False, True, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, True, True, marks=pytest.mark.slow),
+    ],
+)
+def test_behaviour_23_a_job_that_is_told_to_stop_leaves_nothing_but_what_it_goes_on_from(job, start_model, number, to_group, goes_on):
     job.until_it_says(r"grpo step [3-9]")
     names = "\n".join(name for _, name in job.family.alive())
     assert all(role in names for role in ("VLLM", "raylet", "grading_keeper", "watchdog")), names
@@ -170,7 +177,8 @@ def test_behaviour_23_a_job_that_is_told_to_stop_leaves_nothing_but_what_it_goes
     steps = [row["step"] for row in _metrics(job.root / "arithmetic_cpu") if "reward_mean" in row]
     assert steps == list(range(1, steps[-1] + 1))
     assert {path.name for path in (job.root / "arithmetic_cpu" / "checkpoints").iterdir()} == {f"grpo-{steps[-1]}"}
-    check_that_it_goes_on_to_its_end(job, start_model)
+    if goes_on:
+        check_that_it_goes_on_to_its_end(job, start_model)
 
 
 def test_behaviour_23_a_job_whose_driver_is_killed_leaves_nothing(job):
