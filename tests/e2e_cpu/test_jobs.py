@@ -136,8 +136,9 @@ def test_the_table_names_prompt_temperature_and_limit_beside_the_accuracies(stud
 def test_nothing_of_the_job_is_left_behind(study):
     folder, _, new_shared_memory = study
     assert not leftovers(str(folder.parent))
-    left = new_shared_memory & set(os.listdir("/dev/shm"))  # what is gone by now was of a test in another process
-    assert not {name for name in left if name.startswith(("psm_", "mathrl-"))}
+    left = {name for name in new_shared_memory & set(os.listdir("/dev/shm")) if name.startswith(("psm_", "mathrl-"))}
+    # Tests in another process make some too: what is gone by now was theirs, and so is what names a process that still runs.
+    assert not {name for name in left if not any(part.isdigit() and psutil.pid_exists(int(part)) for part in name.split("-")[2:3])}
 
 
 def test_a_stage_that_fails_ends_the_job_with_status_1_and_keeps_what_was_written(start_model, tmp_path):
