@@ -1,4 +1,7 @@
-"""Killed engines and scorers: what the caller sees, what comes in their place, and that nothing of them is left. Real Ray, real engines."""
+"""Killed engines and scorers: what the caller sees, what comes in their place, and that nothing of them is left. Real Ray, real engines.
+
+`python -m pytest -m slow tests/e2e_cpu/test_replacement.py` takes 3 minutes.
+"""
 
 import asyncio
 import os
@@ -17,7 +20,7 @@ from mathrl_ray.actors.interfaces import ActorError
 from mathrl_ray.actors.placement import Placement, plan_device
 from mathrl_ray.types import GenerationRequest, SamplingSettings, ScoreRequest
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 RAYS_OWN = ("raylet", "gcs_server", "ray::IDLE", "python")
 MARK = uuid4().hex
 SAMPLING = SamplingSettings(temperature=1.0, max_tokens=24, stop=())
