@@ -44,7 +44,7 @@ def test_behaviour_21_a_run_whose_actors_are_killed_in_each_phase_ends_with_the_
     assert found["killed"] == killed
     assert found["restarts"] == restarts
     assert found["generators"] == [f"generator-{index}" for index in range(num_generators)]  # both of two have worked
-    assert found["redone"] > 0
+    assert found["redone"] > 0 or num_generators == 2  # of two, the victim may have answered before it died
     assert found["num_rows"] == 6 * 6 * 4
     assert found["rows_differ"] == []  # ids, log-probs, rewards, advantages, versions, staleness: nothing lost, nothing doubled
     assert found["losses"][0] == found["losses"][1]
