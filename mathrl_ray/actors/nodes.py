@@ -177,7 +177,7 @@ def _appears(look: Callable[[], bool]) -> bool:
     """Whether it is there within VISIBLE_LIMIT_S."""
     until = time.monotonic() + VISIBLE_LIMIT_S
     while not (found := look()) and time.monotonic() < until:
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_LOOK_AGAIN_S)  # a shared file system tells nobody when another node's file becomes visible
     return found
 
 

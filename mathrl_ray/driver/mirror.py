@@ -125,7 +125,7 @@ class Mirror:
         while self._thread.is_alive() and time.monotonic() < deadline_s:
             if told_to_stop():
                 deadline_s = min(deadline_s, time.monotonic() + STOP_LIMIT_S)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # a thread tells an event loop nothing, and being told to stop must shorten the wait at once
         if missing := self.missing():
             shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
             self._say(f"warning: not in the mirror {masked_text(self._url)}: {shown}")
@@ -290,7 +290,7 @@ async def mirrored(
     mirror.start()
     try:
         yield
-    except BaseException as error:
+    except BaseException as error:  # a stop or Ctrl-C too: the last files are copied whatever ended the run
         is_cancelled = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
         await mirror.close(STOP_LIMIT_S if is_cancelled else FAILURE_LIMIT_S, told_to_stop)
         raise

@@ -33,7 +33,7 @@ def killed_in_a_save(root, model, draw):
             began_s = until("saving")
             save_s = until("saved") - began_s
             until("saving")
-            time.sleep(draw.random() * save_s)
+            time.sleep(draw.random() * save_s)  # the moment of the kill
         finally:
             writer.kill()
         told += writer.stdout

@@ -89,7 +89,7 @@ class Job:
         while not re.search(pattern, self.text()):
             assert self.process.poll() is None, self.text()
             assert time.monotonic() < deadline, self.text()
-            time.sleep(0.1)
+            time.sleep(0.1)  # a file that grows wakes nobody
         self.family.look()
 
     def send(self, number, *, to_group=False):
@@ -103,7 +103,7 @@ class Job:
         """Returns how long after the signal that was."""
         while self.process.poll() is None or any(self.family.left(str(self.root))):
             assert time.monotonic() - self.sent_s < limit_s, (self.family.left(str(self.root)), self.text()[-3000:])
-            time.sleep(0.2)
+            time.sleep(0.2)  # grandchildren's ends are told to nobody
         return time.monotonic() - self.sent_s
 
     def destroy(self):
@@ -206,7 +206,7 @@ def test_behaviour_27_a_job_whose_driver_was_killed_goes_on_from_its_last_checkp
 @pytest.mark.parametrize("after_s", [0.0, 2.0, 5.0])
 def test_behaviour_23_a_job_that_is_ended_while_its_engines_start_leaves_nothing(job, number, after_s):
     job.until_it_says("starting the engines")
-    time.sleep(after_s)
+    time.sleep(after_s)  # the moment of the signal
     job.family.look()
     job.send(number)
     report(f"{signal.Signals(number).name} {after_s:g} s into the start", job.wait_until_nothing_is_left())

@@ -65,7 +65,7 @@ def watchdogs_of(pid):
 def within(seconds, holds):
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.05)  # the watchdog is nobody's child here, and tells nobody what it has removed
     return holds()
 
 

@@ -260,7 +260,7 @@ def test_a_checkpoint_that_the_run_removes_while_it_is_copied_is_no_failure_and_
     def body():
         WeakFileSystem.hold.clear()
         folder = save_checkpoint(recorder, "grpo-1")
-        time.sleep(0.1)
+        time.sleep(0.1)  # into the copy, which is held at its first file
         shutil.rmtree(folder)
         WeakFileSystem.hold.set()
 
