@@ -88,6 +88,10 @@ def _run(options: argparse.Namespace) -> int:
             return arguments.check_data(options)
         case "preflight":
             return arguments.preflight(options)
+        case "compare":
+            return arguments.compare(options)
+        case "analyse":
+            return arguments.analyse(options)
         case _:
             return check_loss(options.function, options.kwargs)
 
@@ -112,6 +116,8 @@ def _parser() -> argparse.ArgumentParser:
     arguments.add_grade(commands)
     arguments.add_check_data(commands)
     arguments.add_preflight(commands)
+    arguments.add_compare(commands)
+    arguments.add_analyse(commands)
     return parser
 
 

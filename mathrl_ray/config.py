@@ -21,12 +21,14 @@ from pydantic import (
 
 from mathrl_ray.methods import Method, method_settings
 
-StageName = Literal["baseline", "sft", "sft_filtered", "grpo"]
+StageName = Literal["baseline", "sft", "sft_filtered", "expert_iteration", "grpo"]
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 LEARNING_RATE = 5e-4
 """What suits the embedded task; a stage without a rate of its own takes learner.learning_rate."""
+STAGES_WITH_A_RATE = ("sft", "expert_iteration", "grpo")
+"""Sections whose learning_rate is by default learner.learning_rate."""
 BUILTIN = "builtin:arithmetic"
 """The embedded task and model (data/arithmetic.py, data/tiny_model.py): need no download."""
 
@@ -225,6 +227,54 @@ class SftSection(Section):
             raise ValueError('a list is wanted, of numbers of traces (each at least 1) and "all", e.g. [128, "all"]') from error
 
 
+class ExpertIterationSection(Section):
+    """Rounds of sampling, keeping the best, and SFT on them. A5's plain loop is quality = "correct", max_similarity = 1.0 and
+    max_per_problem = group_size; what a response is worth is in core/quality.py, what the pool keeps in core/elite_pool.py."""
+
+    rounds: PositiveInt = 5
+    questions: PositiveInt = Field(256, description="problems a round; CS336 assignment 5 has 512, 1024 and 2048")
+    group_size: PositiveInt = Field(8, description="responses to each (G)")
+    temperatures: Annotated[list[PositiveFloat], Field(min_length=1)] = Field(
+        [0.8, 1.0, 1.2], description="the ladder that a problem's responses are spread over, in turn"
+    )
+    min_tokens: NonNegativeInt = Field(4, description="no response ends before this many")
+    start: Literal["last_round", "start_model"] = Field(
+        "last_round", description="what a round's SFT begins from: the model of the round before, or the stage's start model again"
+    )
+    epochs: PositiveInt = Field(1, description="passes over the pool in each round")
+    batch_size: PositiveInt = 16
+    learning_rate: PositiveFloat = Field(LEARNING_RATE, description="default: learner.learning_rate; its schedule is as long as a round")
+    capacity: PositiveInt = Field(2000, description="responses that the elite pool holds at most")
+    max_per_problem: PositiveInt = Field(4, description="and of one problem")
+    max_similarity: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.9, description="more alike than this, two responses to a problem are near-duplicates, of which one is kept; 1.0 keeps all"
+    )
+    threshold: Weight = Field(
+        [(1, 0.5), (5, 0.85)], description="quality from which a response is kept: a number, or [round, quality] points that never fall"
+    )
+    quality: Literal["weighted", "correct"] = Field("weighted", description="correct: 1 for a right answer, 0 for any other")
+    weight_correct: PositiveFloat = Field(0.7, description="weighted: of being right; at least weight_format")
+    weight_format: Annotated[float, Field(ge=0)] = Field(0.1, description="of the prompt's form")
+    weight_length: Annotated[float, Field(ge=0)] = Field(0.1, description="of a right answer's share of generator.max_tokens left over")
+    weight_agreement: Annotated[float, Field(ge=0)] = Field(0.1, description="of a right answer's share of siblings that say the same")
+
+
+class CurriculumSection(Section):
+    """Which problems expert iteration asks, and when; the rules are in core/problem_memory.py."""
+
+    order: Literal["shuffled", "level"] = Field("shuffled", description="level: the same problems, easy ones first in each pass")
+    skip_after: NonNegativeInt = Field(
+        0, description="groups in a row, all solved or all failed by every response, after which a problem is passed over; 0: never"
+    )
+    retry_after: NonNegativeInt = Field(0, description="steps (rounds) after which a problem that was passed over comes again; 0: never")
+
+    @model_validator(mode="after")
+    def _only_what_was_passed_over_comes_again(self) -> Self:
+        if self.retry_after and not self.skip_after:
+            raise ValueError(f"retry_after = {self.retry_after} without skip_after, which passes problems over: set skip_after, 2 is usual")
+        return self
+
+
 class GrpoSection(Section):
     num_steps: PositiveInt = 50
     num_epochs: NonNegativeInt = Field(0, description="passes over the train problems in place of num_steps, the last batch as it comes")
@@ -285,6 +335,34 @@ class StudySection(Section):
     stages: Annotated[list[StageName], Field(min_length=1)] = ["baseline", "sft", "grpo"]
 
 
+class SweepSection(Section):
+    """Variants of this recipe, for a sweep; a job of one recipe does not look at it. Beside the keys below it holds lists of values by
+    recipe key, in quotes: "grpo.learning_rate" = [1e-4, 5e-4]. Names, order and the rule are in core/sweep.py."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+    combine: Literal["grid", "zip"] = Field("grid", description="every value with every other, or the lists row by row")
+    seeds: list[NonNegativeInt] = Field([], description="values of run.seed for each setting; none: run.seed as it is")
+    end_early: Literal["never", "halving"] = Field("halving", description="halving: settings that are clearly behind end early")
+    keep: Annotated[float, Field(gt=0, le=1)] = Field(0.5, description="halving: the share of settings that goes on in any case")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _dotted(cls, values: Any) -> Any:
+        """`sweep.grpo.learning_rate=[...]` on the command line means what "grpo.learning_rate" = [...] means in a file."""
+        if not isinstance(values, dict):
+            return values
+        flat: dict[str, Any] = {}
+        for key, value in values.items():
+            flat |= {f"{key}.{name}": item for name, item in value.items()} if isinstance(value, dict) else {key: value}
+        return flat
+
+    @property
+    def lists(self) -> dict[str, list[Any]]:
+        """The values to try, by recipe key."""
+        return dict(self.model_extra or {})
+
+
 class Recipe(Section):
     """All sections of a recipe; what stands here is what a run used (recipe.toml in its folder)."""
 
@@ -299,19 +377,22 @@ class Recipe(Section):
     device: DeviceSection = DeviceSection()
     driver: DriverSection = DriverSection()
     sft: SftSection = SftSection()
+    expert_iteration: ExpertIterationSection = ExpertIterationSection()
+    curriculum: CurriculumSection = CurriculumSection()
     grpo: GrpoSection = GrpoSection()
     loss: LossSection = LossSection()
     advantage: AdvantageSection = AdvantageSection()
     study: StudySection = StudySection()
+    sweep: SweepSection = SweepSection()
 
     @model_validator(mode="before")
     @classmethod
     def _stages_inherit_the_learning_rate(cls, values: Any) -> Any:
-        named = _named_keys(values, ("learner", "sft", "grpo"))
+        named = _named_keys(values, ("learner", *STAGES_WITH_A_RATE))
         rate = named["learner"].get("learning_rate") if named else None
         if named is None or rate is None:
             return values
-        return {**values, **{stage: {"learning_rate": rate, **named[stage]} for stage in ("sft", "grpo")}}
+        return {**values, **{stage: {"learning_rate": rate, **named[stage]} for stage in STAGES_WITH_A_RATE}}
 
     @model_validator(mode="before")
     @classmethod

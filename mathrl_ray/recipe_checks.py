@@ -4,8 +4,10 @@ Called by config.py for every recipe and by entry.py for the stages that will ru
 """
 
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from itertools import pairwise
 
-from mathrl_ray.config import BUILTIN, GrpoSection, Recipe, RecipeError, SftSection
+from mathrl_ray.config import BUILTIN, ExpertIterationSection, GrpoSection, Recipe, RecipeError, SftSection
 
 SFT_STAGES = frozenset({"sft", "sft_filtered"})
 """The stages that learn from sft.traces."""
@@ -47,6 +49,8 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
     yield from _loss_contradictions(recipe)
     yield from _reward_contradictions(recipe)
     yield from _driver_contradictions(recipe)
+    yield from _expert_iteration_contradictions(recipe)
+    yield from _sweep_contradictions(recipe)
     if generator.max_sequences < grpo.group_size:
         yield (
             f"generator.max_sequences = {generator.max_sequences} is less than grpo.group_size = {grpo.group_size}: the siblings of "
@@ -81,6 +85,45 @@ def _sft_contradictions(recipe: Recipe) -> Iterator[str]:
             f'sft.sizes holds {max(numbers)}, and sft.num_examples = {sft.num_examples} traces are made for sft.traces = "{BUILTIN}": '
             f"raise the latter to {max(numbers)} or more."
         )
+
+
+def _expert_iteration_contradictions(recipe: Recipe) -> Iterator[str]:
+    settings, max_tokens = recipe.expert_iteration, recipe.generator.max_tokens
+    if settings.min_tokens > max_tokens:
+        yield f"expert_iteration.min_tokens = {settings.min_tokens} is more than generator.max_tokens = {max_tokens}: lower the first."
+    levels = [level for _, level in _points(settings.threshold)]
+    if not all(0 <= level <= 1 for level in levels) or any(later < earlier for earlier, later in pairwise(levels)):
+        yield (
+            f"expert_iteration.threshold = {settings.threshold}: a quality lies in [0, 1], and what was once too little "
+            "stays too little, so its values may not fall."
+        )
+    if settings.quality == "weighted" and settings.weight_correct < settings.weight_format:
+        yield (
+            f"expert_iteration.weight_format = {settings.weight_format} is more than weight_correct = {settings.weight_correct}: a wrong "
+            "answer could be worth more than a right one. Lower the first."
+        )
+    if settings.batch_size > settings.capacity:
+        yield (
+            f"expert_iteration.batch_size = {settings.batch_size} is more than expert_iteration.capacity = {settings.capacity}: a batch is "
+            "taken from the pool. Lower the first."
+        )
+
+
+def _sweep_contradictions(recipe: Recipe) -> Iterator[str]:
+    """What a sweep's lists may not be; whether each value is allowed, its variant's own recipe says."""
+    sections = {name: type(getattr(recipe, name)).model_fields for name in type(recipe).model_fields if name != "sweep"}
+    known = [f"{section}.{key}" for section, keys in sections.items() for key in keys]
+    for key, values in recipe.sweep.lists.items():
+        if key not in known:
+            nearest = get_close_matches(key, known, n=1, cutoff=0.4)
+            yield f'sweep."{key}" is no key of a recipe' + (f": the nearest is {nearest[0]}." if nearest else ".")
+        elif not isinstance(values, list) or not values:
+            yield f'sweep."{key}" = {values!r}: give a list of the values to try, for example [1e-4, 5e-4].'
+    if recipe.sweep.seeds and "run.seed" in recipe.sweep.lists:
+        yield 'sweep.seeds and sweep."run.seed" both name seeds: remove one.'
+    lengths = {key: len(values) for key, values in recipe.sweep.lists.items() if isinstance(values, list)}
+    if recipe.sweep.combine == "zip" and len(set(lengths.values())) > 1:
+        yield f'sweep.combine = "zip" takes the lists row by row, and they have {lengths} values: make them equal, or use "grid".'
 
 
 def _learner_contradictions(recipe: Recipe) -> Iterator[str]:
@@ -180,6 +223,10 @@ def check_stage_settings(recipe: Recipe, stages: Sequence[str]) -> None:
     traces_key = "smallest of sft.sizes" if sft.sizes else "sft.num_examples"
     lengths = {
         "sft": (num_sft_steps(sft, num_traces), f"{traces_key} x sft.epochs / sft.batch_size"),
+        "expert_iteration": (
+            num_round_steps(recipe.expert_iteration, recipe.expert_iteration.capacity),
+            "in a round at most expert_iteration.capacity x expert_iteration.epochs / expert_iteration.batch_size",
+        ),
         "grpo": (
             num_grpo_steps(recipe.grpo, recipe.data.num_train_problems) * recipe.grpo.updates_per_step,
             f"{'data.num_train_problems x grpo.num_epochs / grpo.prompts_per_step' if recipe.grpo.num_epochs else 'grpo.num_steps'} x "
@@ -195,6 +242,11 @@ def check_stage_settings(recipe: Recipe, stages: Sequence[str]) -> None:
                 f"learner.warmup_steps = {recipe.learner.warmup_steps} is as long as the {stage} stage ({formula} = {num_steps} optimizer "
                 f"steps), so the learning rate would never be reached. Lower learner.warmup_steps to {num_steps // 10} or train longer."
             )
+    if "expert_iteration" in stages and recipe.expert_iteration.questions > recipe.data.num_train_problems:
+        raise RecipeError(
+            f"expert_iteration.questions = {recipe.expert_iteration.questions} is more than data.num_train_problems = "
+            f"{recipe.data.num_train_problems}: a round may not ask a problem twice. Lower the first or raise the second."
+        )
     if SFT_STAGES & set(stages) and not recipe.sft.sizes and recipe.sft.batch_size > recipe.sft.num_examples:
         raise RecipeError(
             f"sft.batch_size = {recipe.sft.batch_size} is more than sft.num_examples = {recipe.sft.num_examples}: lower the first."
@@ -204,3 +256,8 @@ def check_stage_settings(recipe: Recipe, stages: Sequence[str]) -> None:
 def num_sft_steps(sft: SftSection, num_examples: int) -> int:
     """Optimizer steps of the SFT stage; an epoch's last batch may be smaller and is stepped too."""
     return sft.epochs * -(-num_examples // sft.batch_size)
+
+
+def num_round_steps(settings: ExpertIterationSection, num_responses: int) -> int:
+    """Optimizer steps of one round of expert iteration on a pool of so many; an epoch's last batch may be smaller and is stepped too."""
+    return settings.epochs * -(-num_responses // settings.batch_size)

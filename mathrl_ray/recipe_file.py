@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from mathrl_ray.config import BUILTIN, Recipe, RecipeError
+from mathrl_ray.config import BUILTIN, STAGES_WITH_A_RATE, Recipe, RecipeError
 from mathrl_ray.core.masking import masked_keys, masked_text
 from mathrl_ray.core.prompts import PROMPT_NAMES
 from mathrl_ray.custom import split_function_name
@@ -88,7 +88,7 @@ def _followers(source: str, value: Any) -> dict[str, Any]:
             settings = method_settings(value)
             return {f"{section}.{key}": setting for section, keys in settings.items() for key, setting in keys.items()}
         case "learner.learning_rate" if value is not None:
-            return {"sft.learning_rate": value, "grpo.learning_rate": value}
+            return {f"{stage}.learning_rate": value for stage in STAGES_WITH_A_RATE}
         case "data.prompt" if value is not None:
             return {"eval.prompts": [value]}
         case "driver.max_staleness" if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""What may be typed behind `grade`, `check-data` and `preflight`, and what they say of themselves with --help.
+"""What may be typed behind the commands, and what they say of themselves with --help.
 
 Called by __main__.py. Light: each command is imported when it runs.
 """
@@ -44,6 +44,56 @@ def preflight(options: argparse.Namespace) -> int:
     from mathrl_ray.commands.preflight import preflight as look
 
     return look(PreflightOptions(**_given(options, PreflightOptions)))
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Compares evaluations problem by problem: accuracies, their difference with its interval, McNemar's exact test (with several samples a
+    problem a sign-flip test), problems gained and lost. Several runs: the last stage of each, or --stage. One run: its stages; with
+    --stage, the prompts that the stage was evaluated with. RUN may be an evaluation's .parquet file. It compares checkpoints, not methods.
+    Other problems, golds or graders are refused; another prompt, temperature, top-p or limit of tokens is warned of."""
+    from mathrl_ray.commands.compare import CompareOptions
+    from mathrl_ray.commands.compare import compare as look
+
+    return look(CompareOptions(**_given(options, CompareOptions)))
+
+
+def analyse(options: argparse.Namespace) -> int:
+    """Shows one evaluation by level, subject and outcome, with intervals, and pass@k and maj@k where problems have several samples; then
+    the failure analysis: format kept or broken by answer right or wrong, with counts, examples, likely cause, remedy and the command that
+    tries it. RUN may be an evaluation's .parquet file."""
+    from mathrl_ray.commands.analyse import AnalyseOptions
+    from mathrl_ray.commands.analyse import analyse as look
+
+    return look(AnalyseOptions(**_given(options, AnalyseOptions)))
+
+
+def add_compare(commands: Any) -> None:
+    add = _parser(commands, "compare", "is one run's checkpoint better than another's, on the same problems", compare)
+    add("runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or a file of its evaluations")
+    _which_evaluation(add)
+    add("--shared", action="store_true", help="compare the problems that both have, where each has some of its own")
+    add("--ids", metavar="N", type=_count, dest="num_ids", default=10, help="ids of problems gained and lost to show (10)")
+    _for_programs(add)
+
+
+def add_analyse(commands: Any) -> None:
+    add = _parser(commands, "analyse", "an evaluation by level, subject and outcome, and what its failures suggest", analyse)
+    add("run", type=Path, metavar="RUN", help="a run directory, or a file of its evaluations")
+    _which_evaluation(add)
+    add("--k", metavar="K", type=_count, nargs="+", dest="ks", default=(1, 4, 8), help="of pass@k and maj@k (1 4 8)")
+    add("--examples", metavar="N", type=int, dest="num_examples", default=10, help="of each kind of failure (10)")
+    _limits(add, "one answer")
+    _for_programs(add)
+
+
+def _which_evaluation(add: Add) -> None:
+    _text(add, "--stage", "STAGE", "baseline, sft, ...; default: the last one that has an evaluation")
+    _text(add, "--prompt", "NAME", "a prompt of eval.prompts; default: the first, which gives a stage's figures")
+
+
+def _for_programs(add: Add) -> None:
+    add("--json", action="store_true", help="print all of it as JSON")
+    add("--seed", metavar="N", type=int, default=0, help="of the bootstrap and of drawn sign flips (0)")
 
 
 def add_preflight(commands: Any) -> None:
@@ -102,6 +152,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number}: at least 1 worker")
+    return number
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}: must be at least 1")
     return number
 
 

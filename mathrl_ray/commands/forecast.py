@@ -39,6 +39,8 @@ class Plan:
     def stage(self, name: str) -> StageEstimate:
         if name == "grpo":
             return self._grpo()
+        if name == "expert_iteration":
+            return self._expert_iteration()
         return self._sft(name) if name.startswith("sft") else StageEstimate(name, 0, 0.0, 0, *self._evaluations(0))
 
     def _grpo(self) -> StageEstimate:
@@ -54,6 +56,16 @@ class Plan:
         every = recipe.eval.validate_every
         tokens, seconds = self._evaluations(num_steps // every if every else 0)
         return StageEstimate("grpo", num_steps, step_s, sampled, tokens, seconds)
+
+    def _expert_iteration(self) -> StageEstimate:
+        """A round is a step; its SFT takes a full pool, as later rounds may have it."""
+        recipe, settings = self.recipe, self.recipe.expert_iteration
+        responses, max_tokens = settings.questions * settings.group_size, recipe.generator.max_tokens
+        length = self.model.prompt_tokens + max_tokens
+        num_kept = min(settings.capacity, settings.rounds * settings.questions * min(settings.group_size, settings.max_per_problem))
+        round_s = self._sampling_s(responses, max_tokens) + settings.epochs * num_kept * length / self._trained_per_s(length)
+        tokens, seconds = self._evaluations(settings.rounds)
+        return StageEstimate("expert_iteration", settings.rounds, round_s, responses * max_tokens, tokens, seconds)
 
     def _sft(self, name: str) -> StageEstimate:
         sft, every = self.recipe.sft, self.recipe.eval.validate_every

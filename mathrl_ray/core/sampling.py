@@ -7,6 +7,7 @@ no global random state is read or changed. A resumed run needs the step only.
 import hashlib
 import json
 import random
+from collections.abc import Sequence
 
 
 def request_seed(run_seed: int, problem_id: str, step: int, sample: int) -> int:
@@ -51,6 +52,48 @@ def batch_indices(num_items: int, batch_size: int, step: int, run_seed: int) -> 
     if offset + batch_size > num_items:
         order += epoch_order(num_items, run_seed, first_epoch + 1)
     return order[offset : offset + batch_size]
+
+
+def question_plan(num_items: int, num_asked: int, run_seed: int) -> list[int]:
+    """The first `num_asked` indices of the stream of shuffled epochs that `batch_indices` cuts into batches.
+
+    >>> question_plan(3, 4, run_seed=0) == [*batch_indices(3, 2, 0, 0), *batch_indices(3, 2, 1, 0)]
+    True
+    """
+    num_epochs = -(-num_asked // num_items) if num_items else 0
+    return [index for epoch in range(num_epochs) for index in epoch_order(num_items, run_seed, epoch)][:num_asked]
+
+
+def round_questions(plan: Sequence[int], num_items: int, num_questions: int, round_number: int) -> list[int]:
+    """All indices in the order in which a round (from 1) prefers them, none twice: its own part of the plan, what the plan has later, then
+    the rest. Its first `num_questions` are the round's, unless something passes over some of them.
+
+    >>> round_questions([3, 0, 2, 1, 0, 3], num_items=5, num_questions=2, round_number=2)
+    [2, 1, 0, 3, 4]
+    """
+    start = (round_number - 1) * num_questions
+    return list(dict.fromkeys([*plan[start:], *plan[:start], *range(num_items)]))
+
+
+def temperature_ladder(temperatures: Sequence[float], num_samples: int) -> list[float]:
+    """The temperature of each of a question's samples: the rungs in turn, so that each rung gets as many samples as any other, or one more.
+
+    Several temperatures make siblings differ: the low ones find the likely way, the high ones others.
+
+    Raises:
+        ValueError: no rung, or one that is not above 0.
+
+    >>> temperature_ladder([0.8, 1.0, 1.2], 8)
+    [0.8, 1.0, 1.2, 0.8, 1.0, 1.2, 0.8, 1.0]
+    """
+    if not temperatures or min(temperatures) <= 0:
+        raise ValueError(f"expert_iteration.temperatures = {list(temperatures)}: give at least one, each above 0")
+    return [temperatures[sample % len(temperatures)] for sample in range(num_samples)]
+
+
+def round_seeds(run_seed: int, problem_id: str, round_number: int, num_samples: int) -> list[int]:
+    """The seed of each of a question's samples in a round, as `request_seed` has them: a question that comes again gets others."""
+    return [request_seed(run_seed, problem_id, round_number, sample) for sample in range(num_samples)]
 
 
 def _hash(*values: int | str) -> int:

@@ -61,6 +61,11 @@ def _check_numbers(recipe: Recipe, stages: Sequence[str], splits: Splits, traces
             f"data.train has {len(splits.train)} problems{kept_out}, fewer than grpo.prompts_per_step = {recipe.grpo.prompts_per_step}: "
             "lower the latter."
         )
+    if "expert_iteration" in stages and len(splits.train) < recipe.expert_iteration.questions:
+        raise RecipeError(
+            f"data.train has {len(splits.train)} problems (without those kept for validation), fewer than expert_iteration.questions = "
+            f"{recipe.expert_iteration.questions}: lower the latter."
+        )
     if SFT_STAGES & set(stages) and len(traces) < recipe.sft.batch_size:
         raise RecipeError(f"sft.traces has {len(traces)} rows, fewer than sft.batch_size = {recipe.sft.batch_size}: lower the latter.")
     if recipe.eval.validate_every and not splits.validation:

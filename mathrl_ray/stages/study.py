@@ -10,6 +10,7 @@ from mathrl_ray.config import StageName
 from mathrl_ray.driver.ledger import Ledger
 from mathrl_ray.driver.run import Run
 from mathrl_ray.stages.baseline import run_baseline
+from mathrl_ray.stages.expert_iteration import run_expert_iteration
 from mathrl_ray.stages.grpo import run_grpo
 from mathrl_ray.stages.sft import run_sft
 
@@ -44,6 +45,8 @@ async def _run_stage(run: Run, stage: StageName) -> dict[str, Any]:
             return await run_baseline(run)
         case "sft" | "sft_filtered":
             return await run_sft(run, stage)
+        case "expert_iteration":
+            return await run_expert_iteration(run)
         case "grpo":
             return await run_grpo(run)
         case _:

@@ -1,0 +1,130 @@
+"""The evaluations of run directories: which file is meant, and its rows.
+
+Called by compare.py and analyse.py. Knows the names that driver/evaluation.py gives, <stage>[-<prompt_name>]-v<policy_version>.parquet, and
+the columns of driver/rows.py. Validations (validation-<stage>-...) are found by their path only.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from mathrl_ray.config import StageName
+from mathrl_ray.core.paired_evaluations import Evaluation
+from mathrl_ray.driver.rows import EVALUATION_SCHEMA
+
+_NEWER_COLUMNS = {"graders"}
+"""Files of older versions lack these, and nothing here reads them."""
+_FILE = re.compile(r"(?P<start>.+)-v(?P<version>\d+)\.parquet")
+
+
+def evaluation_of(run: Path, stage: str, prompt: str = "") -> Path:
+    """The file of a stage's newest weights.
+
+    Args:
+        run: a run directory, or a .parquet file, which is meant itself.
+        stage: its name; "" for the last stage that has one.
+        prompt: the name of a prompt of eval.prompts; "" for the first, which gives a stage's figures.
+
+    Raises:
+        ValueError: no such folder, or it holds no such evaluation; the message lists those that it holds.
+    """
+    if run.is_file():
+        return run
+    stage = stage or stages_of(run)[-1]
+    wanted = f"{stage}-{prompt}" if prompt else stage
+    found = [(version, path) for start, version, path in _evaluations(run) if start == wanted]
+    if not found and prompt:  # the first prompt's file does not name it
+        found = [(version, path) for start, version, path in _evaluations(run) if start == stage and prompt_name_of(path) == prompt]
+    if not found:
+        told = f"{stage} with the prompt {prompt}" if prompt else stage
+        raise ValueError(f"{run}: holds no evaluation of {told}; {_held(run)}")
+    return max(found)[1]
+
+
+def stages_of(run: Path) -> list[str]:
+    """The stages that have an evaluation, in a study's order.
+
+    Raises:
+        ValueError: no such folder, or no evaluation in it.
+    """
+    starts = {start for start, _, _ in _evaluations(run)}
+    if stages := [stage for stage in get_args(StageName) if stage in starts]:
+        return stages
+    raise ValueError(f"{run}: {_held(run)}; a stage writes one at its end, so let one finish first")
+
+
+def prompts_of(run: Path, stage: str) -> list[Path]:
+    """The files of a stage's newest weights, one a prompt: the first prompt's first, the others by name.
+
+    Raises:
+        ValueError: the run holds no evaluation of that stage.
+    """
+    first = evaluation_of(run, stage)
+    version = _version(first)
+    others = [path for start, held, path in _evaluations(run) if start.startswith(f"{stage}-") and held == version]
+    return [first, *sorted(others)]
+
+
+def read_evaluation(path: Path, name: str = "") -> Evaluation:
+    """Its rows.
+
+    Args:
+        path: a file.
+        name: what to call it; default: run/stage-v3.
+
+    Raises:
+        ValueError: no Parquet, a column that is missing, or no row.
+        FileNotFoundError: there is no such file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path}: cannot be read as Parquet ({error})") from error
+    missing = set(EVALUATION_SCHEMA.names) - _NEWER_COLUMNS - set(table.column_names)
+    if missing:
+        raise ValueError(f"{path}: is no evaluation of a run: the columns {', '.join(sorted(missing))} are missing")
+    rows: list[dict[str, Any]] = table.to_pylist()
+    if not rows:
+        raise ValueError(f"{path}: holds no row")
+    return Evaluation(name or name_of(path), rows)
+
+
+def name_of(path: Path) -> str:
+    """
+    >>> name_of(Path("mathrl_runs/short/evaluations/grpo-v50.parquet"))
+    'short/grpo-v50'
+    """
+    folder = path.resolve().parent
+    return f"{folder.parent.name}/{path.stem}" if folder.name == "evaluations" else path.stem
+
+
+def prompt_name_of(path: Path) -> str:
+    import pyarrow.parquet as pq
+
+    names = pq.read_table(path, columns=["prompt_name"]).column(0).to_pylist()
+    return str(names[0]) if names else ""
+
+
+def _version(path: Path) -> int:
+    found = _FILE.fullmatch(path.name)
+    return int(found["version"]) if found else 0
+
+
+def _evaluations(run: Path) -> Iterator[tuple[str, int, Path]]:
+    """(what stands before the version, version, file) of each."""
+    if not run.is_dir():
+        raise ValueError(f"{run}: no such run directory (or .parquet file)")
+    if not (run / "evaluations").is_dir():
+        raise ValueError(f"{run}: holds no folder evaluations, so it is no run directory; a run's is <run.root>/<run.name>")
+    for path in sorted((run / "evaluations").iterdir()):
+        if found := _FILE.fullmatch(path.name):
+            yield found["start"], int(found["version"]), path
+
+
+def _held(run: Path) -> str:
+    names = [path.name for _, _, path in _evaluations(run)]
+    return f"it holds {', '.join(names)}" if names else "it holds no evaluation"

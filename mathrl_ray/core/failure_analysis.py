@@ -1,0 +1,163 @@
+"""The failure analysis: what becomes of responses by format and answer, why, and which command tries a remedy.
+
+Called by `python -m mathrl_ray analyse` and by the report, with the rows of one evaluation. Pure.
+
+                     answer right            answer wrong
+    format kept      (1, 1) solved           (1, 0) mathematics
+    format broken    (0, 1) format only      (0, 0) both
+
+A5's reward cannot tell the two lower ones apart: whether a response in a broken format would be right is asked of the grader with
+the format rule waived (Grade.lenient_answer_correct).
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mathrl_ray.core.breakdown import check_rows, is_right
+from mathrl_ray.types import UNGRADED
+
+Row = Mapping[str, Any]
+KindName = Literal["solved", "mathematics", "format", "both"]
+KINDS: dict[KindName, tuple[int, int]] = {"solved": (1, 1), "mathematics": (1, 0), "format": (0, 1), "both": (0, 0)}
+"""(format kept, answer right) of each."""
+NUM_EXAMPLES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What a count of failures suggests; a guess to be tried, not a finding."""
+
+    cause: str
+    remedy: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """All responses of one of the four kinds."""
+
+    name: KindName
+    format_kept: int
+    answer_right: int
+    num_samples: int
+    share: float
+    """Of the graded samples."""
+    outcomes: Mapping[str, int]
+    examples: tuple[Row, ...]
+    """Rows, of as many different problems as there are."""
+    advice: Advice
+
+
+@dataclass(frozen=True, slots=True)
+class FailureAnalysis:
+    kinds: tuple[Kind, ...]
+    """All four, in the order of KINDS, also those without a sample."""
+    num_graded: int
+    num_ungraded: int
+    """Neither right nor wrong (grader_error, bad_gold); in none of the kinds."""
+
+
+def analyse_failures(
+    rows: Sequence[Row], would_be_right: Sequence[bool], *, recipe: str = "RECIPE.toml", num_examples: int = NUM_EXAMPLES
+) -> FailureAnalysis:
+    """Sort the rows into the four kinds.
+
+    Args:
+        rows: of one evaluation.
+        would_be_right: of each row, whether its answer is right with the format rule waived; read where the format was broken only.
+        recipe: what the commands of the advice name.
+        num_examples: of each kind, or all where there are fewer.
+
+    Raises:
+        ValueError: no row, rows of several evaluations, or another number of `would_be_right`.
+    """
+    check_rows(rows)
+    if len(would_be_right) != len(rows):
+        raise ValueError(f"{len(rows)} rows and {len(would_be_right)} values of would_be_right: one a row is needed")
+    sorted_rows: dict[KindName, list[Row]] = {name: [] for name in KINDS}
+    for row, waived in zip(rows, would_be_right, strict=True):
+        if row["outcome"] not in UNGRADED:
+            sorted_rows[kind_of(row, waived)].append(row)
+    num_graded = sum(map(len, sorted_rows.values()))
+    kinds = tuple(_kind(name, held, num_graded, recipe, num_examples) for name, held in sorted_rows.items())
+    return FailureAnalysis(kinds, num_graded, len(rows) - num_graded)
+
+
+def kind_of(row: Row, would_be_right: bool) -> KindName:
+    """
+    >>> kind_of({"format_reward": 0.0, "outcome": "no_answer"}, would_be_right=True)
+    'format'
+    """
+    if row["format_reward"]:
+        return "solved" if is_right(row) else "mathematics"
+    return "format" if would_be_right else "both"
+
+
+def _kind(name: KindName, rows: Sequence[Row], num_graded: int, recipe: str, num_examples: int) -> Kind:
+    outcomes = Counter(row["outcome"] for row in rows)
+    share = len(rows) / num_graded if num_graded else 0.0
+    return Kind(name, *KINDS[name], len(rows), share, dict(outcomes), _examples(rows, num_examples), _advice(name, rows, outcomes, recipe))
+
+
+def _examples(rows: Sequence[Row], wanted: int) -> tuple[Row, ...]:
+    """Rows spread evenly over all of them; a problem comes a second time only where there are too few problems."""
+    firsts: list[Row] = []
+    others: list[Row] = []
+    seen: set[str] = set()
+    for row in rows:
+        (others if row["problem_id"] in seen else firsts).append(row)
+        seen.add(row["problem_id"])
+    return (*_spread(firsts, wanted), *_spread(others, max(wanted - len(firsts), 0)))
+
+
+def _spread(rows: Sequence[Row], wanted: int) -> list[Row]:
+    """
+    >>> _spread([{"n": n} for n in range(9)], 3)
+    [{'n': 0}, {'n': 3}, {'n': 6}]
+    """
+    num = min(wanted, len(rows))
+    return [rows[index * len(rows) // num] for index in range(num)]
+
+
+def _advice(name: KindName, rows: Sequence[Row], outcomes: Mapping[str, int], recipe: str) -> Advice:
+    """The likely cause. Where most of a kind were cut off or not judged in time, that comes before anything about the model."""
+    if name != "solved" and rows and outcomes.get("truncated", 0) * 2 > len(rows):
+        return _about_length(rows, recipe)
+    if name != "solved" and outcomes.get("grader_timeout", 0) * 2 > len(rows):
+        return Advice(
+            "the grader did not come to an end with most of these answers in time, so they count as wrong",
+            "look at the examples; if they are honest answers, give the grader more time",
+            f"python jobs/baseline.py {recipe} scorer.limit_s=20",
+        )
+    match name:
+        case "solved":
+            return Advice("the model can do these", "more samples of them teach nothing; go on with the others", "")
+        case "mathematics":
+            return Advice(
+                "the form is learned, the reasoning is wrong: slips on the way, or problems beyond the model",
+                "reinforcement on the answer, which pays the reasoning that gets there; for problems never solved, a stronger start model",
+                f"python jobs/grpo.py {recipe}",
+            )
+        case "format":
+            return Advice(
+                "the answer is known, and not put where the prompt asks for it",
+                "a little supervised training on traces in this format; or a prompt that suits the model",
+                f"python jobs/sft.py {recipe} sft.keep=correct",
+            )
+        case "both":
+            return Advice(
+                "the prompt's form is foreign to the model, or it lacks the skill; a prompt that it knows tells which",
+                "try other prompts; if none does much better, more supervised traces or a stronger start model",
+                f"""python jobs/baseline.py {recipe} 'eval.prompts=["r1_zero", "question_only"]'""",
+            )
+
+
+def _about_length(rows: Sequence[Row], recipe: str) -> Advice:
+    limit = max(row["max_tokens"] for row in rows)
+    return Advice(
+        f"most of these were cut off at {limit} tokens, before an answer",
+        "let responses be longer, in evaluation and in training",
+        f"python jobs/baseline.py {recipe} eval.max_tokens={2 * limit} generator.max_tokens={2 * limit}",
+    )
