@@ -15,7 +15,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # every grading process loads this file, and needs none of pydantic's 10 MiB
-    from mathrl_ray.config import AdvantageSection, LossSection, Recipe, RecipeError
+    from mathrl_ray.config import Recipe, RecipeError
+    from mathrl_ray.sections import AdvantageSection, LossSection
 
 
 def load_function(

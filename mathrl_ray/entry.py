@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from mathrl_ray.config import Recipe, RecipeError, StageName
+from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.core.masking import known_secrets, masked_text
 from mathrl_ray.recipe_checks import check_stage_settings
 from mathrl_ray.recipe_file import check_local_paths, load_recipe
+from mathrl_ray.sections import StageName
 
 
 def main(job: str, arguments: Sequence[str] | None = None) -> int:

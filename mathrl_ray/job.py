@@ -16,7 +16,7 @@ from mathrl_ray.actors.model_folder import load_tokenizer
 from mathrl_ray.actors.own_rewards import check_reward_functions
 from mathrl_ray.actors.placement import Placement, dashboard_url, free_namespace, placement, plan_device, ray_connection
 from mathrl_ray.commands.preflight import check_job
-from mathrl_ray.config import BUILTIN, Recipe, StageName
+from mathrl_ray.config import Recipe
 from mathrl_ray.core.advantages import AdvantageFunction
 from mathrl_ray.core.masking import known_secrets
 from mathrl_ray.core.run_estimate import StepForecast
@@ -32,6 +32,7 @@ from mathrl_ray.driver.resume import Resumption, find_resumption
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.stopping import END_LIMIT_S, Stopping, farewell
 from mathrl_ray.driver.time_limit import TimeLimit
+from mathrl_ray.sections import BUILTIN, StageName
 from mathrl_ray.stages.gold_check import check_golds
 from mathrl_ray.stages.inputs import Inputs, load_inputs, prepare_model
 from mathrl_ray.stages.lengths import check_lengths

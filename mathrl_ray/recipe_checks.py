@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 
-from mathrl_ray.config import BUILTIN, ExpertIterationSection, GrpoSection, Recipe, RecipeError, SftSection
+from mathrl_ray.config import Recipe, RecipeError
+from mathrl_ray.sections import BUILTIN, ExpertIterationSection, GrpoSection, SftSection
 
 SFT_STAGES = frozenset({"sft", "sft_filtered"})
 """The stages that learn from sft.traces."""

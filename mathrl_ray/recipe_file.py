@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from mathrl_ray.config import BUILTIN, STAGES_WITH_A_RATE, Recipe, RecipeError
+from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.core.masking import masked_keys, masked_text
 from mathrl_ray.core.prompts import PROMPT_NAMES
 from mathrl_ray.custom import split_function_name
@@ -20,6 +20,7 @@ from mathrl_ray.data.dataset_name import absolute_spec, check_local_data, is_hub
 from mathrl_ray.data.prompt_file import load_prompts
 from mathrl_ray.methods import Method, method_settings
 from mathrl_ray.recipe_checks import SFT_STAGES
+from mathrl_ray.sections import BUILTIN, STAGES_WITH_A_RATE
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:

@@ -22,7 +22,7 @@ from deepspeed.utils import (
 )
 
 from mathrl_ray.actors.policy_module import PolicyModule
-from mathrl_ray.config import LearnerSection
+from mathrl_ray.sections import LearnerSection
 
 MASTER, MOMENTS = "master", ("exp_avg", "exp_avg_sq")
 """What is kept of a trained weight: its float32 value, and Adam's two moments."""

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mathrl_ray.config import LearnerSection, RecipeError
+from mathrl_ray.config import RecipeError
+from mathrl_ray.sections import LearnerSection
 
 if TYPE_CHECKING:
     import torch

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from mathrl_ray.config import StageName
 from mathrl_ray.core.paired_evaluations import Evaluation
 from mathrl_ray.driver.rows import EVALUATION_SCHEMA
+from mathrl_ray.sections import StageName
 
 _NEWER_COLUMNS = {"graders"}
 """Files of older versions lack these, and nothing here reads them."""

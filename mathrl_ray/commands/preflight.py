@@ -33,7 +33,7 @@ from mathrl_ray.commands.resource_checks import (
     num_checkpoints,
 )
 from mathrl_ray.commands.start_model import StartModel, read_model
-from mathrl_ray.config import BUILTIN, Recipe, RecipeError, StageName
+from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.core.batching import micro_batches
 from mathrl_ray.core.masking import known_secrets
 from mathrl_ray.core.run_estimate import StageEstimate, StepForecast, duration
@@ -44,6 +44,7 @@ from mathrl_ray.driver.environment import PACKAGES
 from mathrl_ray.driver.resume import find_resumption
 from mathrl_ray.recipe_checks import check_stage_settings
 from mathrl_ray.recipe_file import check_local_paths, load_recipe
+from mathrl_ray.sections import BUILTIN, StageName
 from mathrl_ray.stages.gold_check import check_golds
 from mathrl_ray.stages.inputs import Inputs, load_inputs
 from mathrl_ray.stages.lengths import check_lengths

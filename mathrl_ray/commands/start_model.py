@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mathrl_ray.actors.model_folder import load_tokenizer
-from mathrl_ray.config import BUILTIN, Recipe, RecipeError
+from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.core.memory_estimate import ModelShape, model_shape
 from mathrl_ray.data.tiny_model import BaseModelSettings, build_tokenizer
 from mathrl_ray.recipe_file import is_hub_name
+from mathrl_ray.sections import BUILTIN
 from mathrl_ray.stages.inputs import prepare_model
 
 BUILTIN_VOCABULARY = 512

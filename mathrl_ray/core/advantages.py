@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 from typing import assert_never
 
-from mathrl_ray.config import AdvantageSection, RecipeError
+from mathrl_ray.config import RecipeError
+from mathrl_ray.sections import AdvantageSection
 
 LARGEST_REWARD = 1e300
 """Beyond it a difference of two rewards may be no float any more."""

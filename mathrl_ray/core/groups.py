@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 
-from mathrl_ray.config import AdvantageSection
 from mathrl_ray.core.advantages import AdvantageFunction, RewardGroup, group_advantages, overlong_penalty
+from mathrl_ray.sections import AdvantageSection
 from mathrl_ray.types import UNGRADED, Trajectory, TrajectoryGroup
 
 ZERO_VARIANCE = "zero_variance"

@@ -13,9 +13,9 @@ from typing import Literal, assert_never
 import torch
 from torch import Tensor
 
-from mathrl_ray.config import LossSection
 from mathrl_ray.core.loss_batch import LossInput, LossResult
 from mathrl_ray.core.off_policy import importance_weights, kl_estimate
+from mathrl_ray.sections import LossSection
 
 Aggregation = Literal["sequence", "token", "constant"]
 

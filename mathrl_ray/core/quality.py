@@ -18,8 +18,8 @@ right response is worth at least as much as every wrong one. With the weights 1,
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mathrl_ray.config import ExpertIterationSection
 from mathrl_ray.core.reward_weights import length_part
+from mathrl_ray.sections import ExpertIterationSection
 from mathrl_ray.types import UNGRADED, Grade, Trajectory
 
 NUM_DIGITS = 9

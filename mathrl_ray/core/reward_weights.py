@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from mathrl_ray.config import RewardSection
 from mathrl_ray.core.grading.extraction import Extraction
 from mathrl_ray.core.reward_parts import REWARD
+from mathrl_ray.sections import RewardSection
 from mathrl_ray.types import UNGRADED, Grade, Outcome
 
 RIGHT_ABOVE = 0.5

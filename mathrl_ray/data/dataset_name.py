@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mathrl_ray.config import BUILTIN, RecipeError
+from mathrl_ray.config import RecipeError
+from mathrl_ray.sections import BUILTIN
 
 ROW_SUFFIXES = (".jsonl", ".parquet")
 _OTHER_FILE_SUFFIXES = (".json", ".csv", ".tsv", ".txt", ".arrow", ".gz", ".zst", ".zip")

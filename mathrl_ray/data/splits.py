@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar
 
-from mathrl_ray.config import BUILTIN, DataSection
 from mathrl_ray.core.sampling import epoch_order
 from mathrl_ray.data.arithmetic import Split, make_problems
 from mathrl_ray.data.problems import read_problems
 from mathrl_ray.data.rows import DataError
+from mathrl_ray.sections import BUILTIN, DataSection
 from mathrl_ray.types import Problem
 
 Overlap = Literal["refuse", "drop", "allow"]

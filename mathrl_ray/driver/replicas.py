@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from mathrl_ray.actors.interfaces import ActorError
-from mathrl_ray.config import DriverSection
 from mathrl_ray.driver.ledger import Ledger
 from mathrl_ray.driver.waiting import Changes
+from mathrl_ray.sections import DriverSection
 
 
 class _Named(Protocol):

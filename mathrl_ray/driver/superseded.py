@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from mathrl_ray.config import StageName
+from mathrl_ray.sections import StageName
 
 
 @dataclass(frozen=True, slots=True)

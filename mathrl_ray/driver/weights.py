@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from mathrl_ray.actors.interfaces import ActorError, Generator, Learner
-from mathrl_ray.config import DriverSection
 from mathrl_ray.driver.ledger import Ledger
 from mathrl_ray.driver.replicas import Replica, Replicas
 from mathrl_ray.driver.waiting import Changes
+from mathrl_ray.sections import DriverSection
 from mathrl_ray.types import WeightManifest, WeightMeeting
 
 

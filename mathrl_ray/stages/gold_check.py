@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mathrl_ray.actors.gold_judge import GoldJudge
-from mathrl_ray.config import BUILTIN, Recipe, RecipeError
+from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.data.gold_lint import Fault, golds_to_judge, in_a_box, unusable_golds
+from mathrl_ray.sections import BUILTIN
 from mathrl_ray.stages.inputs import Inputs
 from mathrl_ray.types import Problem
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mathrl_ray.config import BUILTIN, Recipe, RecipeError
+from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.core.prompts import Prompt, fill
 from mathrl_ray.data.arithmetic import TraceMix, make_problems, make_traces
 from mathrl_ray.data.prompt_file import load_prompts
@@ -15,6 +15,7 @@ from mathrl_ray.data.splits import Splits, load_splits, without_overlap
 from mathrl_ray.data.traces import SftRow, load_traces, with_golds
 from mathrl_ray.recipe_checks import SFT_STAGES
 from mathrl_ray.recipe_file import is_hub_name
+from mathrl_ray.sections import BUILTIN
 from mathrl_ray.types import Problem
 
 BASE_MODEL_SEED = 0

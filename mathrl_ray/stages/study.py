@@ -6,9 +6,9 @@ Called by entry.py; a job of a single stage is a study of one.
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-from mathrl_ray.config import StageName
 from mathrl_ray.driver.ledger import Ledger
 from mathrl_ray.driver.run import Run
+from mathrl_ray.sections import StageName
 from mathrl_ray.stages.baseline import run_baseline
 from mathrl_ray.stages.expert_iteration import run_expert_iteration
 from mathrl_ray.stages.grpo import run_grpo

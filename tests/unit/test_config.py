@@ -6,10 +6,11 @@ import pytest
 from samples import recipe_for
 
 from mathrl_ray.actors.scorer import Scorer
-from mathrl_ray.config import GrpoSection, LearnerSection, LossSection, Recipe, RecipeError, SftSection
+from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.methods import Method
 from mathrl_ray.recipe_checks import check_stage_settings, num_sft_steps
 from mathrl_ray.recipe_file import check_local_paths, known_keys, load_recipe
+from mathrl_ray.sections import GrpoSection, LearnerSection, LossSection, SftSection
 
 
 @pytest.fixture

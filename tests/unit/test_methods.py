@@ -2,8 +2,9 @@ from typing import get_args
 
 import pytest
 
-from mathrl_ray.config import AdvantageSection, LossSection, Recipe
+from mathrl_ray.config import Recipe
 from mathrl_ray.methods import Method, method_settings
+from mathrl_ray.sections import AdvantageSection, LossSection
 
 TABLE = {
     # surrogate, aggregation, clip_low, clip_high | baseline, divide_by_std, overlong_fraction

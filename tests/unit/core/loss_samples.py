@@ -7,8 +7,8 @@ from math import exp
 import torch
 from torch import Tensor
 
-from mathrl_ray.config import LossSection
 from mathrl_ray.core.loss_batch import LossInput
+from mathrl_ray.sections import LossSection
 
 LOGPROB_FIELDS = ("learner_logprobs", "generator_logprobs", "proximal_logprobs", "reference_logprobs")
 TOKEN_FIELDS = (*LOGPROB_FIELDS, "entropy", "mask", "policy_versions")

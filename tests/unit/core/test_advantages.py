@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mathrl_ray.config import AdvantageSection
 from mathrl_ray.core.advantages import RewardGroup, group_advantages, group_normalised, leave_one_out, overlong_penalty
+from mathrl_ray.sections import AdvantageSection
 
 rewards = st.lists(st.floats(0, 1), min_size=2, max_size=16)
 any_rewards = st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=16)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mathrl_ray.config import AdvantageSection
 from mathrl_ray.core.advantages import RewardGroup
 from mathrl_ray.core.groups import TOO_FEW_SIBLINGS, UNGRADED_SIBLING, ZERO_VARIANCE, with_advantages
+from mathrl_ray.sections import AdvantageSection
 from mathrl_ray.types import Completion, Grade, Trajectory, TrajectoryGroup
 
 BASELINES = ["group_mean", "leave_one_out"]

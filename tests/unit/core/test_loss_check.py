@@ -6,11 +6,11 @@ import pytest
 import torch
 from planted_losses import RIGHT, WRONG, plain_clip, renormalised, token_mean, undetached_cispo, wrong_sign
 
-from mathrl_ray.config import LossSection
 from mathrl_ray.core.loss_batch import LossResult
 from mathrl_ray.core.loss_check import check_loss
 from mathrl_ray.core.losses import policy_loss
 from mathrl_ray.methods import Method, method_settings
+from mathrl_ray.sections import LossSection
 
 TRIES = ["result", "sign", "detach", "gradient", "micro-batches", "mask", "NaN safety", "reference"]
 KEYS = [

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loss_samples import LOGPROB_FIELDS, cut, even_parts, loop_loss, ragged_mask, random_batch, with_leaves
 
-from mathrl_ray.config import LossSection
 from mathrl_ray.core.loss_batch import LossInput, metric_shares
 from mathrl_ray.core.losses import policy_loss
 from mathrl_ray.methods import Method, method_settings
+from mathrl_ray.sections import LossSection
 
 METHODS = get_args(Method)
 HOW = ("sequence", "token", "constant")

@@ -3,8 +3,8 @@ from elite_samples import group
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mathrl_ray.config import ExpertIterationSection
 from mathrl_ray.core.quality import CORRECT_ONLY, QualityWeights, group_qualities, quality, weights_of
+from mathrl_ray.sections import ExpertIterationSection
 
 shares = st.floats(0, 1)
 weight = st.floats(0, 10)

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mathrl_ray.config import RewardSection
 from mathrl_ray.core import reward_weights
 from mathrl_ray.core.grading.extraction import extract
 from mathrl_ray.core.reward_weights import grade_of_parts, rewarded, ungraded, weight_at
+from mathrl_ray.sections import RewardSection
 from mathrl_ray.types import Grade
 
 RIGHT = Grade(1.0, 1.0, 1.0, "correct", "5")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mathrl_ray.config import DataSection
 from mathrl_ray.data.arithmetic import make_problems
 from mathrl_ray.data.rows import DataError
 from mathrl_ray.data.splits import load_splits, plain_text, without_overlap
+from mathrl_ray.sections import DataSection
 from mathrl_ray.types import Problem
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"

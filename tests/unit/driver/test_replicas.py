@@ -5,10 +5,10 @@ import pytest
 from fakes import Stage, scene, settle, until
 
 from mathrl_ray.actors.interfaces import ActorError
-from mathrl_ray.config import DriverSection
 from mathrl_ray.driver.ledger import Ledger
 from mathrl_ray.driver.replicas import GivenUpError, Replicas
 from mathrl_ray.driver.waiting import Changes, WaitError
+from mathrl_ray.sections import DriverSection
 
 LIMIT_S = 60.0
 

@@ -4,11 +4,11 @@ import pytest
 from fakes import Diary, FakeGenerator, FakeLearner, Stage, scene, settle, until
 
 from mathrl_ray.actors.interfaces import ActorError
-from mathrl_ray.config import DriverSection
 from mathrl_ray.driver.ledger import Ledger
 from mathrl_ray.driver.replicas import Replicas
 from mathrl_ray.driver.waiting import Changes
 from mathrl_ray.driver.weights import Weights
+from mathrl_ray.sections import DriverSection
 
 
 class MortalLearner(FakeLearner):
