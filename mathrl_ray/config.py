@@ -59,6 +59,11 @@ class Recipe(Section):
     study: StudySection = StudySection()
     sweep: SweepSection = SweepSection()
 
+    @property
+    def makes_several_runs(self) -> bool:
+        """Whether a job of this recipe is a sweep (sweep_job.py): it names seeds, or lists of values to try."""
+        return bool(self.study.seeds or self.sweep.seeds or self.sweep.lists)
+
     @model_validator(mode="before")
     @classmethod
     def _stages_inherit_the_learning_rate(cls, values: Any) -> Any:

@@ -1,7 +1,8 @@
 """What every jobs/<stage>.py calls: from a command line to a finished run directory and an exit status.
 
 Order: recipe and paths -> data -> Ray and devices -> run directory -> actors -> stages. Everything that can be refused is refused as early
-as it can be known. Knows all layers below; the stages themselves are in their own files.
+as it can be known. A recipe that names seeds or a [sweep] is several runs: sweep_job.py starts each as a process, which comes in by
+`run_variant`. Knows all layers below; the stages themselves are in their own files.
 """
 
 import argparse
@@ -10,13 +11,17 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.core.masking import known_secrets, masked_text
 from mathrl_ray.recipe_checks import check_stage_settings
 from mathrl_ray.recipe_file import check_local_paths, load_recipe
 from mathrl_ray.sections import StageName
+
+if TYPE_CHECKING:
+    from mathrl_ray.driver.stopping import Stopping
+    from mathrl_ray.sweep_recipe import PlannedRun
 
 
 def main(job: str, arguments: Sequence[str] | None = None) -> int:
@@ -36,6 +41,11 @@ def main(job: str, arguments: Sequence[str] | None = None) -> int:
         stages: list[StageName] = recipe.study.stages if job == "study" else [job]  # type: ignore[list-item]  # each job file names a stage
         check_stage_settings(recipe, stages)
         remarks = check_local_paths(recipe, stages)
+        runs: Sequence[PlannedRun] = ()
+        if recipe.makes_several_runs:
+            from mathrl_ray.sweep_recipe import planned_runs  # its arithmetic takes a while to import
+
+            runs, remarks = planned_runs(options.recipe, options.overrides, stages)
     except RecipeError as error:
         return _refuse(error, secrets)
     except Exception as error:  # border: Python's own handler would print it with its secrets
@@ -44,21 +54,51 @@ def main(job: str, arguments: Sequence[str] | None = None) -> int:
         for remark in remarks:
             print(remark)
         print(f"{options.recipe}: fine for {job} (stages {', '.join(stages)}); recipe and local paths were checked, nothing was started")
+        if runs:
+            from mathrl_ray.sweep_recipe import count_text
+
+            print(f"it makes {count_text(runs)}, each checked: {', '.join(run.name for run in runs)}")
         return 0
-    return _run(recipe, stages, secrets)
+    return _run(recipe, stages, secrets, runs)
 
 
-def _run(recipe: Recipe, stages: Sequence[StageName], secrets: frozenset[str]) -> int:
+def run_variant() -> int:
+    """What a sweep starts (driver/sweep_child.py): one run, as it is told through standard input. Returns 0 only for success."""
+    from mathrl_ray.driver.stopping import Stopping
+    from mathrl_ray.driver.sweep_child import follow, told_to_run
+
+    told, line = told_to_run()
+    sys.path[:] = told["search_path"]  # functions of the user's own are found where the sweep found them
+    stopping = Stopping()
+    follow(line, lambda: stopping.since_s if stopping.requested else None)
+    recipe = Recipe.model_validate(told["recipe"])
+    return _run(recipe, told["stages"], known_secrets(os.environ, recipe.model_dump()), stopping=stopping)
+
+
+def _run(
+    recipe: Recipe,
+    stages: Sequence[StageName],
+    secrets: frozenset[str],
+    runs: "Sequence[PlannedRun]" = (),
+    stopping: "Stopping | None" = None,
+) -> int:
+    """One job; where there are `runs`, those in place of the recipe's own."""
     from mathrl_ray.driver.stopping import StoppedError, Stopping
+    from mathrl_ray.driver.sweep_summary import VariantsFailedError
     from mathrl_ray.driver.time_limit import TimeIsUpError
 
-    stopping = Stopping()
+    stopping = stopping or Stopping()
     try:
         with stopping.listening():
-            from mathrl_ray.job import run_job
+            if runs:
+                from mathrl_ray.sweep_job import run_sweep
 
-            run_job(recipe, stages, stopping)
-    except (RecipeError, FloatingPointError, TimeIsUpError) as error:
+                run_sweep(recipe, stages, runs, stopping)
+            else:
+                from mathrl_ray.job import run_job
+
+                run_job(recipe, stages, stopping)
+    except (RecipeError, FloatingPointError, TimeIsUpError, VariantsFailedError) as error:
         return _refuse(error, secrets)
     except StoppedError as error:
         return _refuse(f"{error}; what was written stays in the run directory", secrets)

@@ -90,7 +90,8 @@ def run_job(recipe: Recipe, stages: Sequence[StageName], stopping: Stopping) -> 
             resumption.open(recipe, stages, console.say).close()
             console.table(resumption.finished, caption=protocol(recipe))
             return
-    limit = TimeLimit(recipe.run.max_hours, num_problems=len(inputs.test), num_prompts=len(recipe.eval.prompts), began_s=began_s)
+    num_evaluated = len(inputs.test) * recipe.eval.num_samples
+    limit = TimeLimit(recipe.run.max_hours, num_evaluated=num_evaluated, num_prompts=len(recipe.eval.prompts), began_s=began_s)
     job = _Job(recipe, stages, console, inputs, stopping, limit, own.get("advantage"), resumption)
     with ray_connection(recipe.run.name):
         stopping.listen()

@@ -12,6 +12,8 @@ from mathrl_ray.sections import BUILTIN, ExpertIterationSection, GrpoSection, Sf
 
 SFT_STAGES = frozenset({"sft", "sft_filtered"})
 """The stages that learn from sft.traces."""
+NOT_SWEPT = frozenset({"study.stages", "study.seeds", *(f"run.{key}" for key in ("name", "root", "resume", "resume_with_changes"))})
+"""Keys that a sweep has one value of."""
 DEFAULT_GRADER = "default"
 """Our own, in eval.graders."""
 
@@ -46,6 +48,7 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
         )
     yield from _learner_contradictions(recipe)
     yield from _data_contradictions(recipe)
+    yield from _evaluation_contradictions(recipe)
     yield from _sft_contradictions(recipe)
     yield from _loss_contradictions(recipe)
     yield from _reward_contradictions(recipe)
@@ -64,9 +67,18 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
         )
 
 
+def _evaluation_contradictions(recipe: Recipe) -> Iterator[str]:
+    evaluation = recipe.eval
+    if len(set(evaluation.prompts)) < len(evaluation.prompts):
+        yield f"eval.prompts = {evaluation.prompts} names one twice: its results would overwrite each other. Remove one."
+    if evaluation.num_samples > 1 and evaluation.temperature == 0:
+        yield (
+            f"eval.num_samples = {evaluation.num_samples} with eval.temperature = 0: all responses to a problem would be the same. Set "
+            "eval.num_samples = 1, or eval.temperature above 0, 1.0 is usual."
+        )
+
+
 def _data_contradictions(recipe: Recipe) -> Iterator[str]:
-    if len(set(recipe.eval.prompts)) < len(recipe.eval.prompts):
-        yield f"eval.prompts = {recipe.eval.prompts} names one twice: its results would overwrite each other. Remove one."
     if recipe.data.num_validation_problems:
         return
     for key, asks in (("eval.validate_every", recipe.eval.validate_every), ("sft.sizes", recipe.sft.sizes)):
@@ -120,8 +132,14 @@ def _sweep_contradictions(recipe: Recipe) -> Iterator[str]:
             yield f'sweep."{key}" is no key of a recipe' + (f": the nearest is {nearest[0]}." if nearest else ".")
         elif not isinstance(values, list) or not values:
             yield f'sweep."{key}" = {values!r}: give a list of the values to try, for example [1e-4, 5e-4].'
-    if recipe.sweep.seeds and "run.seed" in recipe.sweep.lists:
-        yield 'sweep.seeds and sweep."run.seed" both name seeds: remove one.'
+        elif key in NOT_SWEPT:
+            yield f'sweep."{key}" would give the variants other stages or another place, which is the sweep\'s: remove it.'
+    naming = {"study.seeds": recipe.study.seeds, "sweep.seeds": recipe.sweep.seeds, 'sweep."run.seed"': recipe.sweep.lists.get("run.seed")}
+    if len(named := [key for key, values in naming.items() if values]) > 1:
+        yield f"{' and '.join(named)} both name seeds: remove one."
+    for key, seeds in naming.items():
+        if isinstance(seeds, list) and len({repr(seed) for seed in seeds}) < len(seeds):
+            yield f"{key} = {seeds} names a seed twice: remove one."
     lengths = {key: len(values) for key, values in recipe.sweep.lists.items() if isinstance(values, list)}
     if recipe.sweep.combine == "zip" and len(set(lengths.values())) > 1:
         yield f'sweep.combine = "zip" takes the lists row by row, and they have {lengths} values: make them equal, or use "grid".'
@@ -247,6 +265,12 @@ def check_stage_settings(recipe: Recipe, stages: Sequence[str]) -> None:
         raise RecipeError(
             f"expert_iteration.questions = {recipe.expert_iteration.questions} is more than data.num_train_problems = "
             f"{recipe.data.num_train_problems}: a round may not ask a problem twice. Lower the first or raise the second."
+        )
+    if "grpo" in stages and recipe.curriculum.skip_after and recipe.grpo.num_epochs:
+        raise RecipeError(
+            f"curriculum.skip_after = {recipe.curriculum.skip_after} with grpo.num_epochs = {recipe.grpo.num_epochs}: a pass over the data "
+            "has every problem once, and the filter passes some over, so how many steps a pass takes would not be known before its end. "
+            "Set grpo.num_epochs = 0 and grpo.num_steps, or curriculum.skip_after = 0."
         )
     if SFT_STAGES & set(stages) and not recipe.sft.sizes and recipe.sft.batch_size > recipe.sft.num_examples:
         raise RecipeError(

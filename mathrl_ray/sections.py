@@ -95,6 +95,9 @@ class DataSection(Section):
 
 class EvalSection(Section):
     num_problems: PositiveInt = Field(1500, description="how many of data.test are used at most")
+    num_samples: PositiveInt = Field(
+        1, description="responses to each of them; several give pass@k and maj@k. A validation always takes one"
+    )
     temperature: Annotated[float, Field(ge=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     max_tokens: PositiveInt = 64
@@ -255,13 +258,16 @@ class ExpertIterationSection(Section):
 
 
 class CurriculumSection(Section):
-    """Which problems expert iteration asks, and when; the rules are in core/problem_memory.py."""
+    """Which problems expert iteration and GRPO ask, and when; the rules are in core/problem_memory.py, GRPO's also in
+    driver/prompt_stream.py. Each stage begins with an empty memory."""
 
     order: Literal["shuffled", "level"] = Field("shuffled", description="level: the same problems, easy ones first in each pass")
     skip_after: NonNegativeInt = Field(
         0, description="groups in a row, all solved or all failed by every response, after which a problem is passed over; 0: never"
     )
-    retry_after: NonNegativeInt = Field(0, description="steps (rounds) after which a problem that was passed over comes again; 0: never")
+    retry_after: NonNegativeInt = Field(
+        0, description="steps (in expert iteration: rounds) after which a problem that was passed over comes again; 0: never"
+    )
 
     @model_validator(mode="after")
     def _only_what_was_passed_over_comes_again(self) -> Self:
@@ -328,16 +334,18 @@ class AdvantageSection(Section):
 
 class StudySection(Section):
     stages: Annotated[list[StageName], Field(min_length=1)] = ["baseline", "sft", "grpo"]
+    seeds: list[NonNegativeInt] = Field([], description="values of run.seed, for one run each and their means; none: run.seed alone")
 
 
 class SweepSection(Section):
-    """Variants of this recipe, for a sweep; a job of one recipe does not look at it. Beside the keys below it holds lists of values by
-    recipe key, in quotes: "grpo.learning_rate" = [1e-4, 5e-4]. Names, order and the rule are in core/sweep.py."""
+    """Variants of this recipe, which a job of any stage runs one beside the other in place of the recipe itself. Beside the keys below it
+    holds lists of values by recipe key, in quotes: "grpo.learning_rate" = [1e-4, 5e-4]. Names and the rule are in core/sweep.py."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     combine: Literal["grid", "zip"] = Field("grid", description="every value with every other, or the lists row by row")
-    seeds: list[NonNegativeInt] = Field([], description="values of run.seed for each setting; none: run.seed as it is")
+    seeds: list[NonNegativeInt] = Field([], description="values of run.seed for each setting; none: study.seeds, else run.seed as it is")
+    side_by_side: NonNegativeInt = Field(0, description="runs at once at most; 0: as many as the machines have room for")
     end_early: Literal["never", "halving"] = Field("halving", description="halving: settings that are clearly behind end early")
     keep: Annotated[float, Field(gt=0, le=1)] = Field(0.5, description="halving: the share of settings that goes on in any case")
 

@@ -18,7 +18,8 @@ def row(problem_id, *changes, **values):
     made = {
         "problem_id": problem_id, "problem": f"What is 1+1 in {problem_id}?", "gold": "2", "level": 1, "subject": "algebra",
         "prompt_name": "r1_zero", "prompt": f"User: {problem_id}\nAssistant: <think>", "sample": 0,
-        "response": " 1+1 </think> <answer> 2 </answer>", "finish_reason": "stop", "grader": "default", "grading_s": 0.001,
+        "response": " 1+1 </think> <answer> 2 </answer>", "finish_reason": "stop", "lenient_answer_correct": None,
+        "grader": "default", "grading_s": 0.001,
         "num_response_tokens": 10, "mean_token_entropy_nats": 0.1, "policy_version": 0, "temperature": 1.0, "top_p": 1.0,
         "max_tokens": 64, "seed": 7, "graders": [], **RIGHT,
     }  # fmt: skip

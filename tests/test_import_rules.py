@@ -15,12 +15,12 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     {"types", "sections", "config", "methods", "recipe_checks"},
     {"core"},
-    {"data", "device", "weight_sync", "recipe_file", "custom", "policy"},
+    {"data", "device", "weight_sync", "recipe_file", "custom", "policy", "sweep_recipe"},
     {"actors"},
     {"driver", "cs336"},
     {"stages"},
     {"commands"},
-    {"job"},
+    {"job", "sweep_job"},
     {"entry", "__main__"},
 )
 """Each layer may import itself and those before it."""

@@ -85,6 +85,21 @@ def free_namespace(name: str) -> str:
     return next(candidate for candidate in candidates if candidate not in taken)
 
 
+def cluster_address() -> str:
+    """Where another process joins the joined cluster, as RAY_ADDRESS takes it."""
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def cluster_total() -> dict[str, float]:
+    """CPUs, GPUs and what else all nodes of the joined cluster have."""
+    return dict(ray.cluster_resources())
+
+
+def cluster_free() -> dict[str, float]:
+    """What nobody has reserved of that at present."""
+    return dict(ray.available_resources())
+
+
 def dashboard_url() -> str:
     """Address of the dashboard of the joined cluster."""
     url = ray._private.worker.get_dashboard_url()  # Ray prints this at start and has no public call for it
@@ -104,7 +119,7 @@ def plan_device(recipe: Recipe) -> Device:
 def plan_for(recipe: Recipe, *, num_cpus: float, num_gpus: float) -> Device:
     """As `plan_device`, for a cluster that has these, or would have them once Ray is started."""
     num_engines = recipe.learner.num_ranks + recipe.generator.replicas
-    wanted, available = LEARNER_CPUS * recipe.learner.num_ranks + GENERATOR_CPUS * recipe.generator.replicas, num_cpus
+    wanted, available = engine_cpus(recipe), num_cpus
     if wanted > available:
         raise RecipeError(
             f"the run needs {wanted} CPUs (learner.num_ranks {recipe.learner.num_ranks} + generator.replicas {recipe.generator.replicas}), "
@@ -112,6 +127,17 @@ def plan_for(recipe: Recipe, *, num_cpus: float, num_gpus: float) -> Device:
         )
     transport = recipe.driver.weight_transport
     return choose_device(recipe.device.kind, num_gpus=num_gpus, num_engines=num_engines, weight_transport=transport)
+
+
+def engine_cpus(recipe: Recipe) -> int:
+    """CPUs that a run's engines reserve."""
+    return LEARNER_CPUS * recipe.learner.num_ranks + GENERATOR_CPUS * recipe.generator.replicas
+
+
+def engine_gpus(recipe: Recipe, device: Device) -> float:
+    """And GPUs: one each, or one together."""
+    is_shared = 0 < device.gpus_per_engine < 1
+    return 1.0 if is_shared else device.gpus_per_engine * (recipe.learner.num_ranks + recipe.generator.replicas)
 
 
 @dataclass

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mathrl_ray.core.grading.extraction import Style
+from mathrl_ray.sections import StageName
 
 Add = Callable[..., Any]
 
@@ -48,13 +49,21 @@ def preflight(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """Compares evaluations problem by problem: accuracies, their difference with its interval, McNemar's exact test (with several samples a
-    problem a sign-flip test), problems gained and lost. Several runs: the last stage of each, or --stage. One run: its stages; with
-    --stage, the prompts that the stage was evaluated with. RUN may be an evaluation's .parquet file. It compares checkpoints, not methods.
+    problem a sign-flip test), problems gained and lost. Several runs: the last stage of each, or --stage. One run: its stages, or those
+    that --stage names; with one --stage, the prompts that the stage was evaluated with. RUN may be an evaluation's .parquet file. It
+    compares checkpoints, not methods. RUN may also be a study over seeds or a sweep (a folder with sweep.json): each seed is compared with
+    the same seed of the other, and the mean difference has an interval over seeds and problems; a sweep alone compares its settings.
     Other problems, golds or graders are refused; another prompt, temperature, top-p or limit of tokens is warned of."""
     from mathrl_ray.commands.compare import CompareOptions
     from mathrl_ray.commands.compare import compare as look
 
-    return look(CompareOptions(**_given(options, CompareOptions)))
+    given = _given(options, CompareOptions)
+    # --stage takes several words, and so the runs that are named behind it
+    behind = [word for word in options.stages if word not in get_args(StageName) and Path(word).exists()]
+    runs = [*options.runs, *map(Path, behind)]
+    if not runs:
+        raise ValueError("compare: name a run directory, two of them, or files of their evaluations")
+    return look(CompareOptions(**{**given, "runs": runs, "stages": [word for word in options.stages if word not in behind]}))
 
 
 def analyse(options: argparse.Namespace) -> int:
@@ -69,8 +78,10 @@ def analyse(options: argparse.Namespace) -> int:
 
 def add_compare(commands: Any) -> None:
     add = _parser(commands, "compare", "is one run's checkpoint better than another's, on the same problems", compare)
-    add("runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or a file of its evaluations")
-    _which_evaluation(add)
+    add("runs", nargs="*", type=Path, metavar="RUN", help="a run directory, a file of its evaluations, a study over seeds, or a sweep")
+    stages = "baseline, sft, ...; default: the last one that has an evaluation; several: these stages of one run"
+    add("--stage", metavar="STAGE", nargs="+", action="extend", dest="stages", default=[], help=stages)
+    _which_prompt(add)
     add("--shared", action="store_true", help="compare the problems that both have, where each has some of its own")
     add("--ids", metavar="N", type=_count, dest="num_ids", default=10, help="ids of problems gained and lost to show (10)")
     _for_programs(add)
@@ -88,6 +99,10 @@ def add_analyse(commands: Any) -> None:
 
 def _which_evaluation(add: Add) -> None:
     _text(add, "--stage", "STAGE", "baseline, sft, ...; default: the last one that has an evaluation")
+    _which_prompt(add)
+
+
+def _which_prompt(add: Add) -> None:
     _text(add, "--prompt", "NAME", "a prompt of eval.prompts; default: the first, which gives a stage's figures")
 
 

@@ -1,35 +1,31 @@
-"""The command `compare`: evaluations of runs beside each other, problem by problem.
+"""The command `compare`: evaluations beside each other, problem by problem, and over several seeds seed by seed.
 
-Called by __main__.py. Needs no cluster. The statistics are in core/paired_evaluations.py; here is what is compared with what, and how it
-is shown.
-
-    RUN RUN ...              each run's last stage (or --stage)      every pair
-    RUN                      its stages                              every pair
-    RUN --stage S            S with each prompt of eval.prompts      every pair
+Called by __main__.py. Needs no cluster. What is compared with what is in compared_sides.py, the statistics in core/paired_evaluations.py
+and core/paired_seeds.py; here is how it is shown.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from mathrl_ray.commands.compared_sides import Side, sides_of
 from mathrl_ray.commands.display import plain_table, show
-from mathrl_ray.commands.evaluation_files import evaluation_of, name_of, prompts_of, read_evaluation, stages_of
+from mathrl_ray.commands.evaluation_files import read_evaluation
 from mathrl_ray.core.intervals import Estimate
 from mathrl_ray.core.paired_evaluations import Comparison, Evaluation, compare_evaluations
-from mathrl_ray.core.paired_tests import holm
+from mathrl_ray.core.paired_seeds import SeedComparison, SeedSet, compare_seeds
+from mathrl_ray.core.paired_tests import TEST_NAMES, holm, p_text
+from mathrl_ray.core.seed_figures import seed_interval
 
 NOTE = (
     "This compares checkpoints, not methods: another seed of the same recipe gives another checkpoint. What a method is worth takes "
     "several seeds of each."
 )
-TESTS = {
-    "mcnemar_exact": "McNemar's exact test",
-    "sign_flip_exact": "sign-flip test, all flips",
-    "sign_flip_monte_carlo": "sign-flip test, drawn flips",
-}
+Found = Comparison | SeedComparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +33,7 @@ class CompareOptions:
     """What the command line says."""
 
     runs: Sequence[Path]
-    stage: str = ""
+    stages: Sequence[str] = ()
     prompt: str = ""
     shared: bool = False
     json: bool = False
@@ -52,90 +48,126 @@ def compare(options: CompareOptions) -> int:
     Raises:
         ValueError: runs without such evaluations, or evaluations that cannot be compared.
     """
-    paths = _paths(options)
-    evaluations = [read_evaluation(path, name) for path, name in zip(paths, _names(paths), strict=True)]
-    found = [
-        compare_evaluations(first, second, seed=options.seed, shared_only=options.shared) for first, second in combinations(evaluations, 2)
-    ]
+    sides = sides_of(options.runs, options.stages, options.prompt)
+    evaluations = {side.name: _read(side) for side in sides}
+    found = [_compared(first, second, evaluations, options) for first, second in combinations(sides, 2)]
     adjusted = holm([each.p_value for each in found])
     if options.json:
-        print(json.dumps(_record(paths, evaluations, found, adjusted), indent=2))
+        print(json.dumps(_record(sides, found, adjusted), indent=2))
     else:
-        _report(found, adjusted, options.num_ids)
+        _report(sides, found, adjusted, options.num_ids)
     return 0
 
 
-def _paths(options: CompareOptions) -> list[Path]:
-    """The files to compare, at least two, none twice."""
-    if len(options.runs) > 1:
-        paths = [evaluation_of(run, options.stage, options.prompt) for run in options.runs]
-    else:
-        paths = _within(options.runs[0], options.stage, options.prompt)
-    places = [path.resolve() for path in paths]
-    if len(set(places)) < len(places):
-        twice = next(path for path, place in zip(paths, places, strict=True) if places.count(place) > 1)
-        raise ValueError(f"compare: {twice} is named twice, and would be compared with itself")
-    return paths
+def _read(side: Side) -> list[Evaluation]:
+    """One a checkpoint; those of a set are called by their seed."""
+    names = [f"{side.name} seed {each.seed}" if side.is_set else side.name for each in side.checkpoints]
+    return [read_evaluation(each.path, name) for each, name in zip(side.checkpoints, names, strict=True)]
 
 
-def _within(run: Path, stage: str, prompt: str) -> list[Path]:
-    """What can be compared inside of one run."""
-    if run.is_file():
-        raise ValueError(f"compare: {run} alone has nothing beside it: name a second run or file")
-    if stage and prompt:
-        raise ValueError("compare: one run, stage and prompt are one evaluation: name a second run, or leave --stage or --prompt out")
-    if stage:
-        paths = prompts_of(run, stage)
-        if len(paths) == 1:
-            raise ValueError(f"{run}: {stage} was evaluated with one prompt only: name a second run, or set eval.prompts to several")
-        return paths
-    stages = stages_of(run)
-    if len(stages) == 1:
-        raise ValueError(f"{run}: only {stages[0]} has an evaluation, so there is nothing to compare it with: name a second run")
-    return [evaluation_of(run, each, prompt) for each in stages]
+def _compared(first: Side, second: Side, evaluations: Mapping[str, Sequence[Evaluation]], options: CompareOptions) -> Found:
+    if first.is_set or second.is_set:
+        sets = [_seed_set(side, evaluations[side.name]) for side in (first, second)]
+        return compare_seeds(*sets, seed=options.seed, shared_only=options.shared)
+    return compare_evaluations(*evaluations[first.name], *evaluations[second.name], seed=options.seed, shared_only=options.shared)
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
-    """As short as still tells the files apart: inside of one run without the run's name, else the paths where short ones are the same."""
-    if len({path.resolve().parent for path in paths}) == 1:
-        return [path.stem for path in paths]
-    names = [name_of(path) for path in paths]
-    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+def _seed_set(side: Side, evaluations: Sequence[Evaluation]) -> SeedSet:
+    seeds = [each.seed for each in side.checkpoints if each.seed is not None]
+    if len(seeds) < len(side.checkpoints):
+        raise ValueError(f"{side.name}: no recipe.toml says its run.seed, and seeds are paired by it: name the run's folder")
+    return SeedSet(side.name, dict(zip(seeds, evaluations, strict=True)))
 
 
-def _record(
-    paths: Sequence[Path], evaluations: Sequence[Evaluation], found: Sequence[Comparison], adjusted: Sequence[float]
-) -> dict[str, Any]:
+def note_of(found: Sequence[Found]) -> str:
+    """Of what the figures tell: a checkpoint each, or so many of each."""
+    numbers = sorted({len(each.seeds) for each in found if isinstance(each, SeedComparison)})
+    if len(numbers) != 1 or numbers[0] == 1 or any(isinstance(each, Comparison) for each in found):
+        return NOTE
+    return (
+        f"This compares {numbers[0]} checkpoints of each, one a seed: the interval over seeds and problems tells how far other seeds and "
+        "other problems may take it, with these settings; a single seed's tells nothing of other seeds."
+    )
+
+
+def _record(sides: Sequence[Side], found: Sequence[Found], adjusted: Sequence[float]) -> dict[str, Any]:
     return {
-        "note": NOTE,
-        "evaluations": [{"name": each.name, "file": str(path)} for path, each in zip(paths, evaluations, strict=True)],
+        "note": note_of(found),
+        "evaluations": [
+            {"name": side.name, "file": str(each.path), **({"seed": each.seed} if side.is_set else {})}
+            for side in sides
+            for each in side.checkpoints
+        ],
         "comparisons": [{**asdict(each), "p_value_holm": p_value} for each, p_value in zip(found, adjusted, strict=True)],
     }
 
 
-def _report(found: Sequence[Comparison], adjusted: Sequence[float], num_ids: int) -> None:
-    table = plain_table("second beside first", "first", "second", "difference (95 %)", "p", "gained / lost")
-    for each, p_value in zip(found, adjusted, strict=True):
-        table.add_row(
-            f"{each.second} beside {each.first}",
-            _percent(each.first_accuracy),
-            _percent(each.second_accuracy),
-            f"{100 * each.difference:+.1f} points ({100 * each.low:+.1f} to {100 * each.high:+.1f})",
-            p_text(p_value),
-            f"{len(each.gained)} / {len(each.lost)}",
-        )
-    show(table)
-    for each in found:
+def _report(sides: Sequence[Side], found: Sequence[Found], adjusted: Sequence[float], num_ids: int) -> None:
+    pairs = list(zip(found, adjusted, strict=True))
+    single = [(each, p_value) for each, p_value in pairs if isinstance(each, Comparison)]
+    if single:
+        table = _table("second beside first")
+        for each, p_value in single:
+            _add(table, f"{each.second} beside {each.first}", each, p_value)
+        show(table)
+    for each, _ in single:
         _explain(each, num_ids)
+    for seeds, p_value in pairs:
+        if isinstance(seeds, SeedComparison):
+            _show_seeds(seeds, p_value)
+    for side in sides:
+        if side.left_out:
+            print(f"{side.name}: left out, without such an evaluation: {', '.join(side.left_out)}")
     if len(found) > 1:
         print(f"p: two-sided, adjusted for {len(found)} tests at once (Holm)")
-    print(NOTE)
+    print(note_of(found))
+
+
+def _table(first: str) -> Any:
+    return plain_table(first, "first", "second", "difference (95 %)", "p", "gained / lost")
+
+
+def _add(table: Any, name: str, found: Comparison, p_value: float) -> None:
+    table.add_row(
+        name,
+        _percent(found.first_accuracy),
+        _percent(found.second_accuracy),
+        _points(found.difference, found.low, found.high),
+        p_text(p_value),
+        f"{len(found.gained)} / {len(found.lost)}",
+    )
+
+
+def _show_seeds(found: SeedComparison, p_value: float) -> None:
+    """A row a seed, and one of all."""
+    difference, num = found.difference, len(found.seeds)
+    table = _table("seed")
+    for seed, each in zip(found.seeds, found.per_seed, strict=True):
+        _add(table, str(seed), each, each.p_value)
+    if num > 1:
+        accuracies = [[each.first_accuracy.value for each in found.per_seed], [each.second_accuracy.value for each in found.per_seed]]
+        points = _points(difference.value, difference.low, difference.high)
+        table.add_row(f"mean of {num}", *map(_mean, accuracies), points, p_text(p_value), "")
+    print(f"{found.second} beside {found.first}, seed by seed")
+    show(table)
+    if num > 1:
+        which = "the same problems with each seed" if difference.shares_problems else "problems of its own with each seed"
+        print(f"mean: its interval is over {num} seeds and {difference.num_problems} problems ({which})")
+    if found.lone_seeds:
+        print(f"left out, on one side only: seed {', '.join(map(str, found.lone_seeds))}")
+    for warning in dict.fromkeys(text for each in found.per_seed for text in each.warnings):
+        print(f"  warning: {warning}")
+
+
+def _mean(accuracies: Sequence[float]) -> str:
+    low, high = seed_interval(accuracies)
+    return f"{100 * fmean(accuracies):.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
 
 def _explain(found: Comparison, num_ids: int) -> None:
     """The lines of one pair."""
     left_out = f"; {found.num_left_out} left out: not graded on both sides, or only on one" if found.num_left_out else ""
-    print(f"{found.second} beside {found.first}: {TESTS[found.test]} over {found.num_problems} problems{left_out}")
+    print(f"{found.second} beside {found.first}: {TEST_NAMES[found.test]} over {found.num_problems} problems{left_out}")
     for warning in found.warnings:
         print(f"  warning: {warning}")
     for what, ids in (("gained", found.gained), ("lost", found.lost)):
@@ -148,9 +180,5 @@ def _percent(estimate: Estimate) -> str:
     return f"{100 * estimate.value:.1f} % ({100 * estimate.low:.1f} to {100 * estimate.high:.1f})"
 
 
-def p_text(p_value: float) -> str:
-    """
-    >>> p_text(0.03124), p_text(3e-9)
-    ('0.031', '< 0.001')
-    """
-    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
+def _points(difference: float, low: float, high: float) -> str:
+    return f"{100 * difference:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"

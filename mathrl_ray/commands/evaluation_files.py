@@ -13,8 +13,8 @@ from mathrl_ray.core.paired_evaluations import Evaluation
 from mathrl_ray.driver.rows import EVALUATION_SCHEMA
 from mathrl_ray.sections import StageName
 
-_NEWER_COLUMNS = {"graders"}
-"""Files of older versions lack these, and nothing here reads them."""
+_NEWER_COLUMNS = {"graders", "lenient_answer_correct"}
+"""Files of older versions lack these, and every reader does without: analyse asks the grader where the second is missing."""
 _FILE = re.compile(r"(?P<start>.+)-v(?P<version>\d+)\.parquet")
 
 

@@ -80,7 +80,7 @@ class Plan:
     def _evaluations(self, num_validations: int) -> tuple[int, float]:
         """(tokens at most, seconds) of a stage's full evaluation and its validations."""
         evaluation = self.recipe.eval
-        responses = self.num_test * len(evaluation.prompts) + num_validations * self.num_validation
+        responses = self.num_test * evaluation.num_samples * len(evaluation.prompts) + num_validations * self.num_validation
         return responses * evaluation.max_tokens, self._sampling_s(responses, evaluation.max_tokens)
 
     def _sampling_s(self, responses: int, max_tokens: int) -> float:

@@ -48,6 +48,11 @@ def check_memory_needs(
         yield _kv_cache(case, case.cache_bytes, "generator.kv_cache_gib")
 
 
+def run_memory_bytes(recipe: Recipe, device: Device, nodes: Sequence[NodeFacts], model: ModelNeeds, stages: Sequence[str]) -> int:
+    """What one run takes on the hosts, of all nodes together; an estimate."""
+    return _host_memory(_Case(recipe, device, engine_nodes(device, nodes), model, learner_settings(recipe, device, stages))).total
+
+
 def learner_settings(recipe: Recipe, device: Device, stages: Sequence[str]) -> LearnerSettings:
     learner = recipe.learner
     return LearnerSettings(

@@ -11,16 +11,16 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mathrl_ray.actors.nodes import NodeFacts, cluster_nodes, installed_versions, this_node
 from mathrl_ray.actors.own_rewards import check_reward_functions
-from mathrl_ray.actors.placement import dashboard_url, plan_for, ray_connection
+from mathrl_ray.actors.placement import dashboard_url, engine_cpus, engine_gpus, plan_for, ray_connection
 from mathrl_ray.commands.findings import Finding, console, table_of, tried
 from mathrl_ray.commands.forecast import forecast_table, plan_of
-from mathrl_ray.commands.memory_checks import check_memory_needs
+from mathrl_ray.commands.memory_checks import check_memory_needs, run_memory_bytes
 from mathrl_ray.commands.mirror_check import check_mirror_takes_files
 from mathrl_ray.commands.model_checks import check_model, check_tokenizer, mean_prompt_tokens, mean_tokens
 from mathrl_ray.commands.node_checks import check_dashboard, check_root, check_time, check_versions
@@ -42,12 +42,15 @@ from mathrl_ray.device import Device, attention_implementation
 from mathrl_ray.driver.console import LOG_WIDTH
 from mathrl_ray.driver.environment import PACKAGES
 from mathrl_ray.driver.resume import find_resumption
+from mathrl_ray.driver.sweep_folder import find_sweep
+from mathrl_ray.driver.sweep_room import Needs, Room
 from mathrl_ray.recipe_checks import check_stage_settings
 from mathrl_ray.recipe_file import check_local_paths, load_recipe
 from mathrl_ray.sections import BUILTIN, StageName
 from mathrl_ray.stages.gold_check import check_golds
 from mathrl_ray.stages.inputs import Inputs, load_inputs
 from mathrl_ray.stages.lengths import check_lengths
+from mathrl_ray.sweep_recipe import PlannedRun, count_text, planned_runs
 
 T = TypeVar("T")
 
@@ -80,13 +83,18 @@ def preflight(options: PreflightOptions) -> int:
     """
     began = time.monotonic()
     recipe = load_recipe(options.recipe, options.overrides)
-    findings, estimates = _look(recipe, recipe.study.stages)
+    runs: Sequence[PlannedRun] = ()
+    if recipe.makes_several_runs:
+        runs, _ = planned_runs(options.recipe, options.overrides, recipe.study.stages)
+    findings, estimates, together = _look(recipe, recipe.study.stages, runs)
     secrets = known_secrets(os.environ, recipe.model_dump())
     findings = [finding.without(secrets) for finding in findings]
     screen = console(LOG_WIDTH)
     screen.print(table_of(findings, f"Preflight of {options.recipe}: stages {', '.join(recipe.study.stages)}"))
     if estimates:
         screen.print(forecast_table(estimates, options.price_per_hour))
+    if together:
+        print(f"{count_text(runs)}, of which the table shows one: {together}")
     failed = [finding for finding in findings if finding.verdict == "failed"]
     for finding in failed:  # whole, on one line each: a table cuts what one wants to copy
         print(f"failed: {finding.sentence}")
@@ -127,8 +135,12 @@ def check_job(
     return {estimate.name: estimate.forecast() for estimate in estimates}
 
 
-def _look(recipe: Recipe, stages: Sequence[StageName]) -> tuple[list[Finding], list[StageEstimate]]:
-    """Every check of the command, in order; what cannot be looked at without something that failed is left out."""
+def _look(recipe: Recipe, stages: Sequence[StageName], runs: Sequence[PlannedRun] = ()) -> tuple[list[Finding], list[StageEstimate], str]:
+    """Every check of the command, in order; what cannot be looked at without something that failed is left out.
+
+    Returns:
+        findings, the stages' estimates, and how long all `runs` would take; "" without any.
+    """
     findings = [*_recipe_findings(recipe, stages)]
     inputs = _attempt(findings, "data", lambda: _data(recipe, stages), _data_text)
     model = _attempt(findings, "model", lambda: read_model(recipe))
@@ -136,20 +148,40 @@ def _look(recipe: Recipe, stages: Sequence[StageName]) -> tuple[list[Finding], l
         findings += _model_findings(recipe, inputs, model)
     with ExitStack() as stack:
         if os.environ.get("RAY_ADDRESS") and _attempt(findings, "cluster", lambda: _join(stack), str) is None:
-            return findings, []
+            return findings, [], ""
         site = _attempt(findings, "nodes", lambda: _site(recipe, stages))
         if site is None:
-            return findings, []
+            return findings, [], ""
         findings += [check_processors(recipe, site.nodes), *_machine_findings(site)]
         device = _device(site)
         if device is None:
-            return findings, []
+            return findings, [], ""
         attention = recipe.learner.attention, device.kind, recipe.model.dtype
         findings += [tried("attention", lambda: ": ".join(attention_implementation(*attention)))]
         if model is None or (needs := _needs(recipe, inputs, model)) is None:
-            return findings, []
+            return findings, [], ""
         estimates = _estimates(site, device, needs, inputs, model) if inputs is not None else []
-        return [*findings, *_resource_findings(site, device, needs, estimates)], estimates
+        together = _together(site, device, needs, inputs, model, runs) if inputs is not None and runs else ""
+        return [*findings, *_resource_findings(site, device, needs, estimates)], estimates, together
+
+
+def _together(site: _Site, device: Device, needs: ModelNeeds, inputs: Inputs, model: StartModel, runs: Sequence[PlannedRun]) -> str:
+    """How long the runs of a sweep take, each by its own recipe, on the sweep's data and model; and how many fit at once."""
+    seconds = []
+    for run in runs:
+        of_run = replace(site, recipe=run.recipe)
+        seconds.append(sum(estimate.total_s for estimate in _estimates(of_run, device, needs, inputs, model)))
+    each = [
+        Needs(
+            engine_cpus(run.recipe), engine_gpus(run.recipe, device), run_memory_bytes(run.recipe, device, site.nodes, needs, site.stages)
+        )
+        for run in runs
+    ]
+    total = {"CPU": sum(node.num_cpus for node in site.nodes), "GPU": float(sum(node.num_gpus for node in site.nodes))}
+    memory_bytes = sum(node.memory_bytes for node in site.nodes)
+    most = Room(lambda: total, lambda: total, memory_bytes, site.recipe.sweep.side_by_side).most(each)
+    one_by_one = f"about {duration(sum(seconds))} one after the other"
+    return one_by_one if most == 1 else f"{one_by_one}, about {duration(max(sum(seconds) / most, *seconds))} with {most} at once"
 
 
 def _join(stack: ExitStack) -> str:
@@ -193,6 +225,9 @@ def _recipe_findings(recipe: Recipe, stages: Sequence[StageName]) -> Iterator[Fi
 
 
 def _resumption_text(recipe: Recipe, stages: Sequence[StageName]) -> str:
+    if recipe.makes_several_runs:
+        place = find_sweep(recipe)
+        return f"the sweep goes on in {place}" if place else f"no sweep of {recipe.run.name} in {recipe.run.root}: a new one begins"
     found = find_resumption(recipe, stages)
     return f"goes on in {found.folder}" if found else f"no checkpoint of {recipe.run.name} in {recipe.run.root}: a new run begins"
 

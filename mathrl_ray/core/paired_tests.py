@@ -17,6 +17,12 @@ NUM_FLIPS = 20_000
 _MOST_DRAWS = 4_000_000
 _SAME = 1e-9
 """Sums this close, relative to the largest possible one, are equal but for rounding."""
+TEST_NAMES = {
+    "mcnemar_exact": "McNemar's exact test",
+    "sign_flip_exact": "sign-flip test, all flips",
+    "sign_flip_monte_carlo": "sign-flip test, drawn flips",
+}
+"""What a person calls each test of paired_evaluations.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +121,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = largest
     return adjusted
+
+
+def p_text(p_value: float) -> str:
+    """A p-value as it is shown.
+
+    >>> p_text(0.03124), p_text(3e-9)
+    ('0.031', '< 0.001')
+    """
+    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"

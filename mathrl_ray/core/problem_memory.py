@@ -1,15 +1,18 @@
 """What became of every attempt at every problem: which problems still teach something, and which are hard.
 
-Called by the stages, which give it each step's graded groups; stored by driver/memory_rows.py. Pure: records in, answers out, whatever the
-order in which the groups of a step come.
+Called by expert iteration and by driver/prompt_stream.py, which give it each step's graded groups; stored by driver/elite_rows.py. Pure:
+records in, answers out, whatever the order in which the groups of a step come.
 
 The filter: a problem whose last k groups were all solved, or all failed, by every response teaches nothing (its advantages are 0) and is
 passed over. It comes back after `retry_after` steps, since the policy is another by then. Never are all passed over: where too few are
 left, those that were tried longest ago fill the step.
+
+A memory is one stage's. Another stage of the same run begins from its own start model, of which these attempts say nothing, so that it
+begins with an empty memory; in a study GRPO does not pass over what expert iteration has solved.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mathrl_ray.types import UNGRADED, TrajectoryGroup
@@ -52,15 +55,27 @@ def attempts_of(group: TrajectoryGroup, step: int) -> list[Attempt]:
 
 
 class ProblemMemory:
-    """All attempts so far, by problem."""
+    """All attempts so far, by problem; or those of each problem's last groups, which are all that the filter asks about."""
 
-    def __init__(self, attempts: Iterable[Attempt] = ()) -> None:
+    def __init__(self, attempts: Iterable[Attempt] = (), *, kept_groups: int = 0) -> None:
+        """
+        Args:
+            attempts: as `add` takes them.
+            kept_groups: how many of a problem's last groups are kept; 0: all. Thousands of steps fill gigabytes otherwise.
+        """
+        self._kept_groups = kept_groups
         self._groups: dict[str, dict[tuple[int, str], list[Attempt]]] = defaultdict(lambda: defaultdict(list))
         self.add(attempts)
 
     def add(self, attempts: Iterable[Attempt]) -> None:
+        """Steps may come in any order; with `kept_groups` a group has to come whole, in one call."""
+        tried = set()
         for each in attempts:
             self._groups[each.problem_id][each.step, each.group_id].append(each)
+            tried.add(each.problem_id)
+        for groups in (self._groups[problem_id] for problem_id in tried if self._kept_groups):
+            for key in sorted(groups)[: -self._kept_groups]:
+                del groups[key]
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -83,6 +98,19 @@ class ProblemMemory:
     def last_step(self, problem_id: str) -> int:
         """When it was tried last; 0 for never."""
         return max((step for step, _ in self._groups.get(problem_id, {})), default=0)
+
+    def passed_over(self, problem_ids: Iterable[str], *, step: int, last_groups: int, retry_after: int = 0) -> dict[str, int]:
+        """Those of the problems that are settled and have not rested yet, in their order, and when each was tried last.
+
+        Args:
+            problem_ids: the problems.
+            step: the present one, from 1.
+            last_groups: the filter's k; 0 for no filter.
+            retry_after: steps after which a settled problem counts as unsettled again; 0 for never.
+        """
+        settled = [problem_id for problem_id in problem_ids if last_groups and self.is_settled(problem_id, last_groups)]
+        tried = {problem_id: self.last_step(problem_id) for problem_id in settled}
+        return {problem_id: last for problem_id, last in tried.items() if not 0 < retry_after <= step - last}
 
 
 def _solved_share(groups: Iterable[Sequence[Attempt]]) -> float:
@@ -118,13 +146,40 @@ def choose_problems(
             "grpo.prompts_per_step), or give more in data.train"
         )
 
-    def is_skipped(problem_id: str) -> bool:
-        rested = 0 < retry_after <= step - memory.last_step(problem_id)
-        return last_groups > 0 and not rested and memory.is_settled(problem_id, last_groups)
+    skipped = memory.passed_over(order, step=step, last_groups=last_groups, retry_after=retry_after)
+    return _filled_up(order, num_wanted, skipped)
 
-    skipped = {problem_id: memory.last_step(problem_id) for problem_id in order if is_skipped(problem_id)}
+
+def _filled_up(order: Iterable[str], num_wanted: int, skipped: Mapping[str, int]) -> list[str]:
     teaching = [problem_id for problem_id in order if problem_id not in skipped]
-    return [*teaching, *sorted(skipped, key=skipped.__getitem__)][:num_wanted]  # sorted() keeps the order of equal ones
+    resting = [problem_id for problem_id in order if problem_id in skipped]
+    return [*teaching, *sorted(resting, key=skipped.__getitem__)][:num_wanted]  # sorted() keeps the order of equal ones
+
+
+def next_in_turn(turns: Sequence[str], num_wanted: int, skipped: Mapping[str, int]) -> tuple[list[str], int]:
+    """The next problems of an order in which each comes again and again, and how many of its turns they use up.
+
+    As `choose_problems`, of all that have a turn: none comes twice, and skipped ones fill up where too few others have one. A skipped
+    problem's turn is lost, and the turn of one that was chosen just before, at the end of the last pass. What fills up uses no turn.
+
+    Args:
+        turns: problem_ids, each as often as it has a turn.
+        num_wanted: at most as many as there are different ones.
+        skipped: `ProblemMemory.passed_over`.
+
+    >>> next_in_turn(["a", "b", "c", "a", "b", "c"], 2, skipped={"b": 1})
+    (['a', 'c'], 3)
+    >>> next_in_turn(["a", "b", "c", "a", "b", "c"], 3, skipped={"b": 2, "c": 1})
+    (['a', 'c', 'b'], 1)
+    """
+    chosen: dict[str, None] = {}
+    num_used = 0
+    for turn, problem_id in enumerate(turns, start=1):
+        if len(chosen) == num_wanted:
+            break
+        if problem_id not in skipped and problem_id not in chosen:
+            chosen[problem_id], num_used = None, turn
+    return (list(chosen) if len(chosen) == num_wanted else _filled_up(list(dict.fromkeys(turns)), num_wanted, skipped)), num_used
 
 
 def easy_first(plan: Sequence[int], levels: Sequence[int | None], pass_length: int) -> list[int]:

@@ -7,7 +7,9 @@ Called by whoever runs a sweep. Pure: values in, values out; knows no recipe and
     the rule   successive halving (Jamieson & Talwalkar 2016) with a doubt: at the 1st, 2nd, 4th, 8th ... validation, the better half of the
                settings that have got so far goes on, and of the others each whose interval overlaps the worst of that half. So a setting
                ends only where it is both in the worse half and clearly worse. The seeds of one setting are judged together, and end
-               together: a mean over the lucky ones alone would be no mean. The last validation ends nothing.
+               together: a mean over the lucky ones alone would be no mean. The last validation ends nothing. Nobody waits for others at
+               a rung: who comes is compared with all that were there, ended or not, as in asynchronous successive halving (Li et al.
+               2020, section 3), so that the rule also holds where one variant runs after the other (driver/sweep_judge.py).
 
 Intervals are Wilson's, over all responses of a setting. Settings are validated on the same problems with the same seeds, so the difference
 of two is known better than their intervals say: the rule errs towards going on.
@@ -170,16 +172,41 @@ def hopeless_settings(standings: Sequence[Standing], *, keep: float = 0.5, confi
     """
     if not 0 < keep <= 1:
         raise ValueError(f"sweep.keep = {keep}: it must be above 0 and at most 1, 0.5 is usual")
-    totals: dict[str, tuple[int, int]] = {}
-    for each in standings:
-        correct, graded = totals.get(each.setting, (0, 0))
-        totals[each.setting] = correct + each.num_correct, graded + each.num_graded
-    ranked = sorted(totals, key=lambda setting: (-_rate(*totals[setting]), setting))
+    totals = _totals(standings)
+    ranked = _ranked(totals)
     num_staying = ceil(keep * len(ranked))
     if num_staying == len(ranked):
         return []
     low, _ = wilson_interval(*totals[ranked[num_staying - 1]], confidence)
     return [setting for setting in reversed(ranked[num_staying:]) if wilson_interval(*totals[setting], confidence)[1] < low]
+
+
+def standings_text(standings: Sequence[Standing], confidence: float = 0.95) -> str:
+    """The numbers that the rule looked at, the best setting first.
+
+    >>> standings_text([Standing("a", 20, 100), Standing("b", 60, 100), Standing("a", 30, 100)])
+    'b 60.0 % (50.2 to 69.1) of 100; a 25.0 % (19.5 to 31.4) of 200'
+    """
+    totals = _totals(standings)
+    return "; ".join(f"{setting} {_accuracy_text(*totals[setting], confidence)}" for setting in _ranked(totals))
+
+
+def _accuracy_text(num_correct: int, num_graded: int, confidence: float) -> str:
+    low, high = wilson_interval(num_correct, num_graded, confidence)
+    return f"{100 * _rate(num_correct, num_graded):.1f} % ({100 * low:.1f} to {100 * high:.1f}) of {num_graded}"
+
+
+def _totals(standings: Sequence[Standing]) -> dict[str, tuple[int, int]]:
+    """(right, graded) of each setting, over its seeds."""
+    totals: dict[str, tuple[int, int]] = {}
+    for each in standings:
+        correct, graded = totals.get(each.setting, (0, 0))
+        totals[each.setting] = correct + each.num_correct, graded + each.num_graded
+    return totals
+
+
+def _ranked(totals: Mapping[str, tuple[int, int]]) -> list[str]:
+    return sorted(totals, key=lambda setting: (-_rate(*totals[setting]), setting))
 
 
 def _rate(num_correct: int, num_graded: int) -> float:

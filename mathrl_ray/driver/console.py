@@ -1,6 +1,7 @@
-"""What a person sees while a run goes on: a line now and then, a table at the end.
+"""What a person sees while a run goes on: a line now and then, tables at the end.
 
-Called by the entry and the stages. Knows rich and plain numbers. A job's log is no terminal: whole lines only, at a fixed width.
+Called by the entry and the stages. Knows rich and plain numbers; the tables are in result_tables.py. A job's log is no terminal: whole
+lines only, at a fixed width.
 """
 
 import time
@@ -12,6 +13,8 @@ from rich.table import Table
 
 from mathrl_ray.config import Recipe
 from mathrl_ray.core.masking import masked_text
+from mathrl_ray.driver.result_tables import further_tables, prompts_table, stage_table
+from mathrl_ray.recipe_checks import DEFAULT_GRADER
 
 LINE_EVERY_S = 2.0
 LOG_WIDTH = 126
@@ -50,24 +53,15 @@ class Console:
         self.say(f"{stage} step {step}/{num_steps}  {shown}  {remaining_s:.0f} s left")
 
     def table(self, stages: Sequence[Mapping[str, Any]], caption: str) -> None:
-        """The stages' results, each accuracy with its interval and its number of problems."""
-        table = Table(title="Results on held-out problems", caption=caption, caption_justify="left", title_justify="left")
-        table.add_column("stage", no_wrap=True)
-        for name in ("accuracy (95 %)", "problems", "format", "nats/token", "length", "generated", "updates", "time"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for stage in stages:
-            low, high = stage["ci95"]
-            table.add_row(
-                stage["name"],
-                f"{100 * stage['accuracy']:.1f} % ({100 * low:.1f} to {100 * high:.1f})",
-                f"{stage['num_problems'] - stage['num_ungraded']}",
-                f"{100 * stage['format_rate']:.1f} %",
-                f"{stage['mean_entropy_nats']:.2f}",
-                f"{stage['mean_response_tokens']:.1f}",
-                f"{stage['generated_tokens']:,}",
-                f"{stage['optimizer_steps']}",
-                f"{stage['wall_s']:.0f} s",
-            )
+        """The stages' results, each accuracy with its interval and its number of problems; below, by level and by subject where known."""
+        for table in (stage_table(stages, caption), *further_tables(stages)):
+            self._show(table)
+
+    def prompts(self, stage: str, entries: Sequence[Mapping[str, Any]], caption: str) -> None:
+        """Several prompts of one stage, each beside the first."""
+        self._show(prompts_table(stage, entries, caption))
+
+    def _show(self, table: Table) -> None:
         self._rich.print()
         self._rich.print(table, soft_wrap=False)
 
@@ -80,7 +74,21 @@ def protocol(recipe: Recipe) -> str:
     """What an accuracy must never be shown without."""
     evaluation = recipe.eval
     return (
-        f"Prompt {evaluation.prompts[0]}, temperature {evaluation.temperature:g}, top-p {evaluation.top_p:g}, at most "
-        f"{evaluation.max_tokens} tokens, one answer a problem, run.seed {recipe.run.seed}; Wilson intervals. Problems that could not be "
-        "graded are not counted. Generated: tokens sampled for learning."
+        f"Prompt {evaluation.prompts[0]}, {_settings(recipe)} Problems that could not be graded are not counted. nats/token: mean entropy "
+        "of the responses' tokens, from the learner, over the full distribution at temperature 1. Generated: tokens sampled for learning."
+    )
+
+
+def prompt_protocol(recipe: Recipe) -> str:
+    """The same for a table that compares prompts."""
+    return f"Prompts {', '.join(recipe.eval.prompts)}; {_settings(recipe)}"
+
+
+def _settings(recipe: Recipe) -> str:
+    evaluation = recipe.eval
+    answers = "one answer a problem" if evaluation.num_samples == 1 else f"{evaluation.num_samples} answers a problem"
+    intervals = "Wilson intervals" if evaluation.num_samples == 1 else "intervals from the bootstrap over problems"
+    return (
+        f"temperature {evaluation.temperature:g}, top-p {evaluation.top_p:g}, at most {evaluation.max_tokens} tokens, {answers}, grader "
+        f"{DEFAULT_GRADER}, run.seed {recipe.run.seed}; {intervals}."
     )

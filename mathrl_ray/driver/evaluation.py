@@ -1,29 +1,33 @@
-"""Evaluations: problems, one response each, graded, with the interval of the accuracy.
+"""Evaluations: problems, one response each or several, graded, with the interval of the accuracy.
 
     evaluate   the test problems, with every prompt of eval.prompts, at a stage's end   <stage>[-<prompt>]-v<policy_version>.parquet
     validate   the validation problems, with the first prompt, for choices              validation-<stage>-step<step>-v<...>.parquet
 
     validate_beside  the same while the loops train on, of weights that stay pinned
 
-Called by every stage and by the loops. Knows the actors' Protocols and the recorder. All use the weights that the generators hold. None
-counts its tokens to the stage's budget: they teach nothing.
+Called by every stage and by the loops. Knows the actors' Protocols and the recorder; the figures are in evaluation_figures.py. All use the
+weights that the generators hold. None counts its tokens to the stage's budget: they teach nothing.
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from statistics import fmean
+from dataclasses import replace
 from typing import Any
 
 from mathrl_ray.actors.interfaces import ActorError, Generator
 from mathrl_ray.config import RecipeError
-from mathrl_ray.core.statistics import wilson_interval
+from mathrl_ray.core.paired_evaluations import Evaluation
+from mathrl_ray.core.sampling import request_seed
+from mathrl_ray.driver.console import prompt_protocol
+from mathrl_ray.driver.evaluation_figures import accuracy_text, compared_prompts, figures_by_grader, figures_of, flat_metrics
+from mathrl_ray.driver.evaluation_warnings import evaluation_warnings
 from mathrl_ray.driver.replicas import GivenUpError, Replica
 from mathrl_ray.driver.rollouts import EVALUATION_STEP, generate, make_request, score, sequence_of
 from mathrl_ray.driver.rows import evaluation_row
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.step_warnings import ungraded_warning
 from mathrl_ray.recipe_checks import DEFAULT_GRADER
-from mathrl_ray.types import OWN_DISTRIBUTION, UNGRADED, Completion, GenerationRequest, Grade, Problem
+from mathrl_ray.types import OWN_DISTRIBUTION, Completion, GenerationRequest, Grade, Problem
 
 VALIDATION_STEP = -3
 """Stands for the step in the seeds of validations (as EVALUATION_STEP and CANARY_STEP do): they are not those of any other request.
@@ -35,37 +39,52 @@ The same at every step, so that two validations differ by their weights only.
 async def evaluate(run: Run, stage: str, step: int) -> dict[str, Any]:
     """Evaluate the present weights on `run.test_problems`, write the rows, and return the figures of summary.json.
 
-    The first of eval.prompts gives the figures; each other one gives rows, and metrics whose names end in the prompt's. The same problem
-    gets the same seed in every stage. Where eval.graders names more than the default, each of them grades the same responses, and the
-    figures hold `graders`: {name: {accuracy, ci95, num_ungraded}}; everything else is the default's.
+    The first of eval.prompts gives the figures; each other one gives rows, and metrics whose names end in the prompt's. Where there are
+    others, the figures hold `prompts` (evaluation_figures.compared_prompts), which is shown too. The same problem gets the same seeds in
+    every stage and with every prompt. Where eval.graders names more than the default, each of them grades the same responses, and the
+    figures hold `graders`: {name: {accuracy, ci95, num_ungraded, num_graded_problems}}; everything else is the default's.
     """
-    first, *others = run.recipe.eval.prompts
-    run.console.say(f"{stage}: evaluating {len(run.test_problems)} held-out problems")
-    with run.time_limit.evaluating(len(run.test_problems)):
-        rows = await _sample_and_grade(run, run.test_problems, f"{stage}-evaluation", EVALUATION_STEP, first, others_at=step)
+    settings, seed = run.recipe.eval, run.recipe.run.seed
+    first, *others = settings.prompts
+    each = f", {settings.num_samples} responses each" if settings.num_samples > 1 else ""
+    run.console.say(f"{stage}: evaluating {len(run.test_problems)} held-out problems{each}")
+    with run.time_limit.evaluating(len(run.test_problems) * settings.num_samples):
+        rows = await _sample_tests(run, f"{stage}-evaluation", first, step)
     run.recorder.evaluation(stage, run.policy_version, rows)
-    figures = figures_of(rows)
-    if len(run.recipe.eval.graders) > 1:
-        figures["graders"] = figures_by_grader(rows, run.recipe.eval.graders)
+    figures = figures_of(rows, seed=seed)
+    if len(settings.graders) > 1:
+        figures["graders"] = figures_by_grader(rows, settings.graders, seed=seed)
         for name, graders_figures in figures["graders"].items():
             run.console.say(f"{stage}: by the grader {name} {accuracy_text({**figures, **graders_figures})}")
-    run.recorder.metrics(stage, step, run.policy_version, {**_metrics(figures), "spans": run.ledger.take_spans()})
-    for prompt in others:
-        await _evaluate_too(run, stage, step, prompt)
+    run.recorder.metrics(stage, step, run.policy_version, {**flat_metrics(figures), "spans": run.ledger.take_spans()})
+    if others:
+        evaluations = [Evaluation(run.prompt_named(first).name, rows)]
+        evaluations += [await _evaluate_too(run, stage, step, prompt) for prompt in others]
+        figures["prompts"] = compared_prompts(evaluations, seed=seed)
+        run.console.prompts(stage, figures["prompts"], caption=prompt_protocol(run.recipe))
     return figures
 
 
-async def _evaluate_too(run: Run, stage: str, step: int, prompt: str) -> None:
+async def _evaluate_too(run: Run, stage: str, step: int, prompt: str) -> Evaluation:
     name = run.prompt_named(prompt).name
-    rows = await _sample_and_grade(run, run.test_problems, f"{stage}-evaluation-{name}", EVALUATION_STEP, prompt, others_at=step)
+    rows = await _sample_tests(run, f"{stage}-evaluation-{name}", prompt, step)
     run.recorder.evaluation(f"{stage}-{name}", run.policy_version, rows)
-    figures = figures_of(rows)
-    run.recorder.metrics(stage, step, run.policy_version, {f"{key}_{name}": value for key, value in _metrics(figures).items()})
+    figures = figures_of(rows, seed=run.recipe.run.seed)
+    run.recorder.metrics(stage, step, run.policy_version, {f"{key}_{name}": value for key, value in flat_metrics(figures).items()})
     run.console.say(f"{stage}: with the prompt {name} {accuracy_text(figures)}")
+    return Evaluation(name, rows)
+
+
+async def _sample_tests(run: Run, group: str, prompt: str, step: int) -> list[dict[str, Any]]:
+    num_samples = run.recipe.eval.num_samples
+    rows = await _sample_and_grade(run, run.test_problems, group, EVALUATION_STEP, prompt, num_samples=num_samples, others_at=step)
+    for text in evaluation_warnings(rows):
+        run.console.say(f"warning: {group}: {text}")
+    return rows
 
 
 async def validate(run: Run, stage: str, step: int, *, part: str = "", facts: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """Evaluate the present weights on `run.validation_problems`, for a choice: early stopping, a checkpoint, a size.
+    """Evaluate the present weights on `run.validation_problems`, one response each, for a choice: early stopping, a checkpoint, a size.
 
     The generators must hold the weights in question (`sync_weights` before). Writes rows and one row of metrics: validation_accuracy,
     its interval and its number of problems among them. Test problems are not touched.
@@ -125,11 +144,11 @@ def _note_validation(
     """Write the rows and the numbers; returns the figures."""
     # Not <stage>-validation..., which a script that looks for <stage>-v*.parquet would take for the test's.
     run.recorder.evaluation(f"validation-{name}-step{step}", version, rows)
-    figures = figures_of(rows)
+    figures = figures_of(rows, seed=run.recipe.run.seed)
     run.validated[stage, step] = figures["accuracy"]
     low, high = figures["ci95"]
     interval = {"validation_ci95_low": low, "validation_ci95_high": high}
-    numbers = {f"validation_{key}": value for key, value in _metrics(figures).items()}
+    numbers = {f"validation_{key}": value for key, value in flat_metrics(figures).items()}
     run.recorder.metrics(stage, step, version, {**facts, **numbers, **interval})
     return figures
 
@@ -140,39 +159,49 @@ def is_validation_step(run: Run, step: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def accuracy_text(figures: dict[str, Any]) -> str:
-    """An accuracy as it may be shown: with its interval and its number of problems.
-
-    >>> accuracy_text({"accuracy": 0.5, "ci95": [0.4, 0.6], "num_problems": 100, "num_ungraded": 3})
-    'accuracy 50.0 % (40.0 to 60.0) of 97'
-    """
-    low, high = figures["ci95"]
-    num_graded = figures["num_problems"] - figures["num_ungraded"]
-    return f"accuracy {100 * figures['accuracy']:.1f} % ({100 * low:.1f} to {100 * high:.1f}) of {num_graded}"
-
-
 async def _sample_and_grade(
-    run: Run, problems: Sequence[Problem], group: str, seed_step: int, prompt: str, *, others_at: int | None = None
+    run: Run,
+    problems: Sequence[Problem],
+    group: str,
+    seed_step: int,
+    prompt: str,
+    *,
+    num_samples: int = 1,
+    others_at: int | None = None,
 ) -> list[dict[str, Any]]:
-    """One evaluation row a problem, in their order; with the training step `others_at`, graded by all of eval.graders."""
-    requests, completions = await _sample(run, problems, group, seed_step, prompt)
-    others = {} if others_at is None else await _other_graders(run, completions, problems, prompt, others_at)
-    entropies = await _entropies(run, requests, completions)
-    return await _grade(run, problems, requests, completions, group, prompt, others=others, entropies=entropies)
+    """The rows of all problems in their order, each problem's samples together; with the training step `others_at`, graded by all of
+    eval.graders."""
+    requests, completions = await _sample(run, problems, group, seed_step, prompt, num_samples=num_samples)
+    asked = [problem for problem in problems for _ in range(num_samples)]
+    others = {} if others_at is None else await _other_graders(run, completions, asked, prompt, others_at)
+    entropies = await _entropies(run, requests, completions, num_samples)
+    return await _grade(run, asked, requests, completions, group, prompt, others=others, entropies=entropies)
 
 
 async def _sample(
-    run: Run, problems: Sequence[Problem], group: str, seed_step: int, prompt: str, on: Replica[Generator] | None = None
+    run: Run,
+    problems: Sequence[Problem],
+    group: str,
+    seed_step: int,
+    prompt: str,
+    on: Replica[Generator] | None = None,
+    *,
+    num_samples: int = 1,
 ) -> tuple[list[GenerationRequest], list[Completion]]:
-    """One response a problem; the tokens teach nothing, and so do not count to the stage's budget."""
-    sampling = run.evaluation_sampling(prompt)
-    requests = [make_request(run, problem, f"{group}/{index}", seed_step, 0, sampling, prompt) for index, problem in enumerate(problems)]
+    """`num_samples` responses a problem; the tokens teach nothing, and so do not count to the stage's budget."""
+    sampling, seed = run.evaluation_sampling(prompt), run.recipe.run.seed
+    firsts = [make_request(run, problem, f"{group}/{index}", seed_step, 0, sampling, prompt) for index, problem in enumerate(problems)]
+    requests = [
+        replace(first, sample=sample, seed=request_seed(seed, first.problem_id, seed_step, sample))
+        for first in firsts
+        for sample in range(num_samples)
+    ]
     return requests, await generate(run, requests, on=on, for_learning=False)
 
 
 async def _grade(
     run: Run,
-    problems: Sequence[Problem],
+    asked: Sequence[Problem],
     requests: Sequence[GenerationRequest],
     completions: Sequence[Completion],
     group: str,
@@ -181,12 +210,16 @@ async def _grade(
     others: Mapping[str, Sequence[Grade]] | None = None,
     entropies: Sequence[float] | None = None,
 ) -> list[dict[str, Any]]:
-    """One evaluation row a problem, in their order, with the grades that were given and the default's; entropies are null where None."""
+    """One evaluation row a response, in their order, with the grades that were given and the default's; entropies are null where None.
+
+    asked: the problem of each response.
+    """
     others = others or {}
-    grades = await score(run, completions, [problem.gold for problem in problems], prompt)
+    grades = await score(run, completions, [problem.gold for problem in asked], prompt)
     for name, given in {DEFAULT_GRADER: grades, **others}.items():
         if text := ungraded_warning(given):
             run.console.say(f"warning: {group}, grader {name}: {text}")
+    texts = {problem.problem_id: run.prompt(problem, prompt) for problem in asked}
     return [
         evaluation_row(
             problem,
@@ -194,73 +227,37 @@ async def _grade(
             grade,
             request.sampling,
             prompt_name=run.prompt_named(prompt).name,
-            prompt=run.prompt(problem, prompt),
-            sample=0,
+            prompt=texts[problem.problem_id],
+            sample=request.sample,
             seed=request.seed,
             mean_token_entropy_nats=None if entropies is None else entropies[index],
             others=[(name, given[index]) for name, given in others.items()],
         )
-        for index, (problem, request, completion, grade) in enumerate(zip(problems, requests, completions, grades, strict=True))
+        for index, (problem, request, completion, grade) in enumerate(zip(asked, requests, completions, grades, strict=True))
     ]
 
 
 async def _other_graders(
-    run: Run, completions: Sequence[Completion], problems: Sequence[Problem], prompt: str, step: int
+    run: Run, completions: Sequence[Completion], asked: Sequence[Problem], prompt: str, step: int
 ) -> dict[str, list[Grade]]:
     """The grades of each further grader of eval.graders, by its name there."""
-    golds = [problem.gold for problem in problems]
+    golds = [problem.gold for problem in asked]
     return {
-        name: await score(run, completions, golds, prompt, problems=problems, function=name, step=step)
+        name: await score(run, completions, golds, prompt, problems=asked, function=name, step=step)
         for name in run.recipe.eval.graders
         if name != DEFAULT_GRADER
     }
 
 
-async def _entropies(run: Run, requests: Sequence[GenerationRequest], completions: Sequence[Completion]) -> list[float]:
-    """Mean token entropy of each response, from the learner: the full distribution at temperature 1, whatever was sampled at."""
-    sequences = [sequence_of(request, completion) for request, completion in zip(requests, completions, strict=True)]
-    with run.ledger.work("learner-0", "response_statistics"):
-        statistics = await run.actors.learner.response_statistics(sequences, OWN_DISTRIBUTION)
-    return [statistic.mean_token_entropy_nats for statistic in statistics]
+async def _entropies(run: Run, requests: Sequence[GenerationRequest], completions: Sequence[Completion], num_samples: int) -> list[float]:
+    """Mean token entropy of each response, from the learner: the full distribution at temperature 1, whatever was sampled at.
 
-
-def _metrics(figures: dict[str, Any]) -> dict[str, float]:
-    """What metrics.jsonl keeps of an evaluation."""
-    names = ("accuracy", "format_rate", "num_problems", "num_ungraded", "mean_response_tokens")
-    numbers = {name: figures[name] for name in names}
-    return numbers if figures["mean_entropy_nats"] is None else {**numbers, "entropy_nats": figures["mean_entropy_nats"]}
-
-
-def figures_by_grader(rows: Sequence[Mapping[str, Any]], graders: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Each grader's accuracy with its Wilson interval over what it could grade; a response is right where its outcome is correct."""
-    outcomes: dict[str, list[str]] = {name: [] for name in graders}
-    for row in rows:
-        outcomes[DEFAULT_GRADER].append(row["outcome"])
-        for other in row["graders"]:
-            outcomes[other["grader"]].append(other["outcome"])
-    return {name: _accuracy(given) for name, given in outcomes.items()}
-
-
-def _accuracy(outcomes: Sequence[str]) -> dict[str, Any]:
-    graded = [outcome for outcome in outcomes if outcome not in UNGRADED]
-    num_correct = graded.count("correct")
-    return {
-        "accuracy": num_correct / len(graded) if graded else 0.0,
-        "ci95": list(wilson_interval(num_correct, len(graded))),
-        "num_ungraded": len(outcomes) - len(graded),
-    }
-
-
-def figures_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The figures of one evaluation with one sample a problem (a Wilson interval); what could not be graded is not in the denominator.
-
-    mean_entropy_nats is None where the learner was not asked.
+    One call for each of the samples of all problems, since a call has a limit in time.
     """
-    entropies = [row["mean_token_entropy_nats"] for row in rows]
-    return {
-        **_accuracy([row["outcome"] for row in rows]),
-        "num_problems": len(rows),
-        "format_rate": fmean(row["format_reward"] for row in rows),
-        "mean_entropy_nats": None if None in entropies else fmean(entropies),
-        "mean_response_tokens": fmean(row["num_response_tokens"] for row in rows),
-    }
+    sequences = [sequence_of(request, completion) for request, completion in zip(requests, completions, strict=True)]
+    entropies = [0.0] * len(sequences)
+    for sample in range(num_samples):
+        with run.ledger.work("learner-0", "response_statistics"):
+            statistics = await run.actors.learner.response_statistics(sequences[sample::num_samples], OWN_DISTRIBUTION)
+        entropies[sample::num_samples] = [each.mean_token_entropy_nats for each in statistics]
+    return entropies

@@ -2,18 +2,20 @@
 
 Made and taken by loops.py between two batches, written by checkpoint.py. Knows no file.
 
-    alive, in flight      only its number is kept: its prompt follows from it, and is sent again with the same ids and seeds
+    alive, in flight      only its number is kept: its prompt follows from it (and from `prompts`), and is sent again with the same ids and
+                          seeds
     alive, scoring        its responses are kept, and graded again
     alive, buffered       it is kept with its grades and advantages, and trained on when its turn comes
     dropped               kept until the next step writes it down
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mathrl_ray.core.staleness import GateState
 from mathrl_ray.driver.group_rows import NumberedGroup
+from mathrl_ray.driver.prompt_stream import PromptState, prompt_state
 from mathrl_ray.driver.step_record import RecordState
 from mathrl_ray.types import TrajectoryGroup
 
@@ -38,6 +40,8 @@ class LoopState:
     """From which the numbers of groups get their ids and prompts."""
     is_done: bool
     """Whether no step is to come."""
+    prompts: PromptState = field(default_factory=PromptState)
+    """What a filter has chosen."""
 
     @property
     def groups(self) -> list[NumberedGroup]:
@@ -56,6 +60,7 @@ class LoopState:
             "validating": list(self.validating),
             "prompts_per_step": self.prompts_per_step,
             "is_done": self.is_done,
+            "prompts": self.prompts.plain(),
         }
 
     def sampling_again(self, numbers: Collection[int]) -> "LoopState":
@@ -85,4 +90,5 @@ def loop_state(plain: Mapping[str, Any], groups: Sequence[NumberedGroup]) -> Loo
         validating=plain["validating"],
         prompts_per_step=plain["prompts_per_step"],
         is_done=plain["is_done"],
+        prompts=prompt_state(plain["prompts"]) if "prompts" in plain else PromptState(),  # not in checkpoints of before there was a filter
     )

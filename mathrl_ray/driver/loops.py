@@ -26,13 +26,15 @@ from mathrl_ray.driver.canary import canary_metrics
 from mathrl_ray.driver.checkpoint import is_due, save_checkpoint, try_to_save
 from mathrl_ray.driver.evaluation import accuracy_text, is_validation_step, validate, validate_beside
 from mathrl_ray.driver.loop_state import LoopState
-from mathrl_ray.driver.prompt_stream import prompt_at, prompt_stream
+from mathrl_ray.driver.prompt_stream import PromptStream
 from mathrl_ray.driver.replicas import GivenUpError, Replica
 from mathrl_ray.driver.rollouts import Prompt, grade_group, sample_group
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.step_record import FAILED, OTHER_PROBLEM, TIME_IS_UP, StepRecord
 from mathrl_ray.types import Problem, TrajectoryGroup, WeightManifest
 
+MOST_SKIPPED = 0.5
+"""The share of all train problems that a filter may pass over without a word."""
 FEWEST_FAILURES = 8
 """Prompts that may fail in a row, however small a batch is."""
 AfterStep = Callable[[int, Sequence[TrajectoryGroup], dict[str, float]], None]
@@ -56,6 +58,8 @@ class PolicyLoops:
         grpo, driver = run.recipe.grpo, run.recipe.driver
         self._run, self._stage, self._num_steps, self._after_step = run, stage, num_steps, after_step
         self._record = StepRecord(run, stage)
+        self._prompts = PromptStream(run, stage, state.prompts if state else None, state.step if state else 0)
+        self._has_told_of_skipped = False
         self._resumed = state = self._fitting(state) if state else None
         self._gate = StalenessGate(
             batch_groups=grpo.prompts_per_step,
@@ -110,7 +114,7 @@ class PolicyLoops:
             )
         self._record.restore(state.record)
         groups = {**state.sampled, **state.buffered}
-        others = {number for number, group in groups.items() if group.problem_id != prompt_at(run, number).problem.problem_id}
+        others = {number for number, group in groups.items() if group.problem_id != self._prompts.at(number).problem.problem_id}
         for number in sorted(others):
             self._record.dropped(number, groups[number], OTHER_PROBLEM)
         if others:
@@ -133,7 +137,7 @@ class PolicyLoops:
             return None
         for number, stage, _ in self._gate.state().alive:
             if stage != "buffered":
-                self._start_group(number, prompt_at(self._run, number), None)
+                self._start_group(number, self._prompts.at(number), None)
         step = self._resumed.step
         not_done = [each for each in self._resumed.validating if (self._stage, each) not in self._run.validated]
         for lost in (each for each in not_done if each < step):
@@ -155,6 +159,7 @@ class PolicyLoops:
             validating=sorted(self._validating),
             prompts_per_step=self._run.recipe.grpo.prompts_per_step,
             is_done=self._gate.exhausted,
+            prompts=self._prompts.state(),
         )
 
     async def _save_at_the_end(self) -> None:
@@ -184,13 +189,14 @@ class PolicyLoops:
 
     async def _prompt_loop(self) -> None:
         size = self._run.recipe.grpo.group_size
-        for prompt in prompt_stream(self._run, self._gate.num_admitted):
+        while self._prompts.num_prompts is None or self._gate.num_admitted < self._prompts.num_prompts:
             await self._until(
                 lambda: self._gate.can_admit and self._run.generators.least_loaded(size) is not None,
                 "a slot and a generator with room",
             )
             replica = self._run.generators.least_loaded(size)
-            self._start_group(self._gate.admit(), prompt, replica)
+            number = self._gate.admit()
+            self._start_group(number, self._prompts.at(number), replica)  # chosen now, when all is known that a choice looks at
             await asyncio.sleep(0)  # the group's task takes its place on the replica before the next one is looked for
         self._gate.close()
         self._run.changes.ring()
@@ -292,8 +298,23 @@ class PolicyLoops:
         self._drop_stale()
         self._num_replaced = 0
         groups = {number: self._buffered.pop(number) for number in numbers}
-        self._record.begin(step, groups, self._gate.learner_version, counts)
+        self._prompts.remember(step, self._record.begin(step, groups, self._gate.learner_version, counts))
+        if self._prompts.is_filtered:
+            self._note_skipped(step, self._prompts.num_skipped(numbers[0]))
+        self._prompts.forget_before(min([*self._groups, *self._buffered], default=self._gate.num_admitted))
         return list(groups.values())
+
+    def _note_skipped(self, step: int, num_skipped: int) -> None:
+        self._record.note({"num_skipped_problems": num_skipped})
+        num_problems = len(self._run.train_problems)
+        if self._has_told_of_skipped or num_skipped <= MOST_SKIPPED * num_problems:
+            return
+        self._has_told_of_skipped = True
+        self._run.console.say(
+            f"warning: {self._stage} step {step}: {num_skipped} of {num_problems} train problems are passed over, since their last "
+            f"{self._run.recipe.curriculum.skip_after} groups were all solved or all failed: the model learns from the rest only. Give "
+            "other problems in data.train, raise curriculum.skip_after or grpo.group_size, or set curriculum.retry_after"
+        )
 
     def _drop_stale(self) -> None:
         for number in self._gate.stale():

@@ -44,7 +44,7 @@ class Recorder:
         self._began = time.monotonic() - elapsed_s
         self._lock = (folder / ".lock").open("w")
         try:
-            _lock(self._lock)
+            lock_file(self._lock)
         except BlockingIOError as error:  # not where a file system has no locks
             self._lock.close()
             message = f"{folder} is being written to by another job: end that one first, or give this one another run.name"
@@ -61,7 +61,7 @@ class Recorder:
         Raises:
             OSError: run.root cannot be written.
         """
-        folder = _new_folder(Path(recipe.run.root), recipe.run.name)
+        folder = new_folder(Path(recipe.run.root), recipe.run.name)
         _make_parts(folder)
         recorder = cls(folder)
         recorder.recipe(recipe)
@@ -80,15 +80,15 @@ class Recorder:
 
     def recipe(self, recipe: Recipe) -> None:
         """Of the present start; another one of an earlier start becomes recipe-1.toml (-2, ...)."""
-        _replace(self.folder / "recipe.toml", _recipe_text(recipe))
+        replace_text(self.folder / "recipe.toml", recipe_text(recipe))
 
     def digests(self, digests: Mapping[str, Any]) -> None:
         """Of the data and of masked settings (digests.py), to be compared when the run goes on."""
-        _replace(self.folder / "digests.json", _json_text(digests))
+        replace_text(self.folder / "digests.json", json_text(digests))
 
     def environment(self, facts: Mapping[str, Any]) -> None:
         """Of the present start; that of an earlier start becomes environment-1.json (-2, ...)."""
-        _replace(self.folder / "environment.json", _json_text(masked(facts)))
+        replace_text(self.folder / "environment.json", json_text(masked(facts)))
 
     @property
     def metrics_bytes(self) -> int:
@@ -156,7 +156,7 @@ class Recorder:
         self._lock.close()
 
     def _write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        _write_whole(self.folder / name, _json_text(value))
+        write_whole(self.folder / name, json_text(value))
 
     def _write_rows(self, path: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> Path:
         aside = path.with_name(f".{path.name}.writing")
@@ -165,7 +165,7 @@ class Recorder:
         return path
 
 
-def _new_folder(root: Path, name: str) -> Path:
+def new_folder(root: Path, name: str) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
@@ -182,7 +182,7 @@ def _make_parts(folder: Path) -> None:
         (folder / part).mkdir(exist_ok=True)
 
 
-def _lock(file: TextIO) -> None:
+def lock_file(file: TextIO) -> None:
     """
     Raises:
         BlockingIOError: another process, or another Recorder of this one, has it.
@@ -195,23 +195,23 @@ def _lock(file: TextIO) -> None:
         return
 
 
-def _recipe_text(recipe: Recipe) -> str:
+def recipe_text(recipe: Recipe) -> str:
     return tomli_w.dumps(masked(recipe.model_dump(mode="json")))
 
 
-def _json_text(value: Any) -> str:
+def json_text(value: Any) -> str:
     return json.dumps(value, indent=2) + "\n"
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
     """Write a file; another text that was there gets the next free number."""
     if path.exists() and path.read_text(encoding="utf-8") != text:
         numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(1))
         path.rename(next(each for each in numbered if not each.exists()))
-    _write_whole(path, text)
+    write_whole(path, text)
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name}.writing-{os.getpid()}")
     with aside.open("w", encoding="utf-8") as file:
         file.write(text)

@@ -95,7 +95,7 @@ class Resumption:
         if self._went_on():
             recorder.close()
             raise RecipeError(f"run.resume: the run in {self.folder} went on while this job looked at it: start this job again")
-        name = _saved_recipe(self.folder)["run"]["name"]
+        name = saved_recipe(self.folder)["run"]["name"]
         recorder.recipe(recipe.model_copy(update={"run": recipe.run.model_copy(update={"name": name})}))
         remove_leftovers(self.folder / "checkpoints")
         names = [summary["name"] for summary in self.finished]
@@ -152,7 +152,7 @@ def find_resumption(recipe: Recipe, stages: Sequence[str]) -> Resumption | None:
     try:
         found = _last_run(recipe) if recipe.run.resume == "auto" else _named(Path(recipe.run.resume))
         if found is not None:
-            own, _ = _saved_recipe(found.folder), _finished(found.folder)  # what is damaged is named before anything is moved
+            own, _ = saved_recipe(found.folder), _finished(found.folder)  # what is damaged is named before anything is moved
             saved = found.checkpoint.content["recipe"] if found.checkpoint else own
             check_recipe(recipe, saved, found.digests.get("masked", {}), found.place)
             _check_stages(found, stages)
@@ -184,7 +184,7 @@ def _last_run(recipe: Recipe) -> Resumption | None:
 def _is_run_named(folder: Path, name: str) -> bool:
     """Whether a run has or would have had this name: run-2 may be a second `run`, or a run of its own name."""
     suffix = folder.name.removeprefix(name).removeprefix("-")
-    return (folder / "recipe.toml").is_file() and (not suffix or suffix.isdecimal()) and _saved_recipe(folder)["run"]["name"] == name
+    return (folder / "recipe.toml").is_file() and (not suffix or suffix.isdecimal()) and saved_recipe(folder)["run"]["name"] == name
 
 
 def _named(path: Path) -> Resumption:
@@ -252,8 +252,9 @@ def _written_ns(folder: Path) -> int:
     return max((modified_ns for _, modified_ns, _ in _sight(folder)), default=0)
 
 
-def _saved_recipe(folder: Path) -> Mapping[str, Any]:
-    """
+def saved_recipe(folder: Path) -> Mapping[str, Any]:
+    """A run's recipe.toml, which names run.name.
+
     Raises:
         ValueError: recipe.toml is damaged; it is named.
     """

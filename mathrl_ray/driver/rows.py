@@ -27,6 +27,7 @@ EVALUATION_SCHEMA = pa.schema(
         ("answer_reward", pa.float64()),
         ("reward", pa.float64()),
         ("outcome", pa.string()),
+        ("lenient_answer_correct", pa.bool_()),
         ("grader", pa.string()),
         ("grading_s", pa.float64()),
         ("num_response_tokens", pa.int64()),
@@ -40,7 +41,7 @@ EVALUATION_SCHEMA = pa.schema(
     ]
 )
 """One row a (problem, sample): all that is needed to grade it again. The columns are the default grader's; `graders` holds what each other
-one of eval.graders says of the same response."""
+one of eval.graders says of the same response; lenient_answer_correct, whether its answer would be right with the format rule waived."""
 
 TRAJECTORY_SCHEMA = pa.schema(
     [
@@ -104,6 +105,7 @@ def evaluation_row(
         "answer_reward": grade.answer_reward,
         "reward": grade.reward,
         "outcome": grade.outcome,
+        "lenient_answer_correct": grade.lenient_answer_correct,
         "grader": "default",
         "grading_s": grade.grading_s,
         "num_response_tokens": len(completion.token_ids),

@@ -11,7 +11,9 @@ from statistics import fmean
 from typing import Any
 
 from mathrl_ray.core.groups import ZERO_VARIANCE
+from mathrl_ray.core.problem_memory import Attempt, attempts_of
 from mathrl_ray.core.staleness import SlotCounts
+from mathrl_ray.driver.elite_rows import attempts_path, write_attempts
 from mathrl_ray.driver.rows import trajectory_row
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.step_metrics import rollout_metrics
@@ -37,6 +39,10 @@ class _Step:
     learner_logprobs: dict[tuple[str, int], tuple[float, ...]] = field(default_factory=dict)
     dropped: list[TrajectoryGroup] = field(default_factory=list)
     """Groups that were dropped since the step before."""
+
+    def attempts(self) -> list[Attempt]:
+        """Of all groups that were graded, trained on or not."""
+        return [attempt for group in (*self.groups, *self.dropped) for attempt in attempts_of(group, self.number)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +99,8 @@ class StepRecord:
         counts.zero_variance_tokens += num_tokens if reason == ZERO_VARIANCE else 0
         self._dropped.append(group.with_drop_reason(reason))
 
-    def begin(self, step: int, groups: Mapping[int, TrajectoryGroup], learner_version: int, gate: SlotCounts) -> None:
-        """A batch was taken; `gate` counts the groups just before."""
+    def begin(self, step: int, groups: Mapping[int, TrajectoryGroup], learner_version: int, gate: SlotCounts) -> list[Attempt]:
+        """A batch was taken; `gate` counts the groups just before. Returns the step's attempts, of what was dropped before it too."""
         ages_s = [self._run.ledger.now_s - self._sampled_s.pop(number) for number in groups]
         dropped, self._dropped = self._dropped, []
         self._present = self._open[step] = _Step(step, learner_version, list(groups.values()), dropped=dropped)
@@ -109,6 +115,12 @@ class StepRecord:
             **_drops(self._drop_counts, dropped, groups.values()),
         }
         self._drop_counts.clear()
+        return self._present.attempts()
+
+    def note(self, numbers: Mapping[str, float]) -> None:
+        """More numbers of the step that was begun last."""
+        assert self._present is not None
+        self._present.metrics |= numbers
 
     async def train(self, groups: Sequence[TrajectoryGroup]) -> bool:
         """Give the batch to the learner. Returns whether any weight has changed.
@@ -139,7 +151,7 @@ class StepRecord:
             counts.zero_variance_tokens += num_tokens if trajectory.drop_reason == ZERO_VARIANCE else 0
 
     async def finish(self, number: int, metrics: Mapping[str, float]) -> tuple[list[TrajectoryGroup], dict[str, float]]:
-        """Write the step's row of metrics, with its spans, and its trajectories. Returns its groups and numbers.
+        """Write the step's row of metrics, with its spans, its trajectories and its attempts. Returns its groups and numbers.
 
         Args:
             number: of the step.
@@ -176,6 +188,7 @@ class StepRecord:
                 stale_kv = self._run.recipe.generator.kv_on_update == "keep"
                 rows.append(trajectory_row(trajectory, logprobs, consumed_step=consumed_step, staleness=staleness, keeps_kv=stale_kv))
         self._run.recorder.trajectories(self._stage, step.number, rows)
+        write_attempts(attempts_path(self._run.recorder.folder, self._stage, step.number), step.attempts())
 
 
 def _staleness(groups: Iterable[TrajectoryGroup], learner_version: int) -> dict[str, float]:

@@ -3,7 +3,8 @@
 Called by resume.py before the run goes on. Knows a run directory's names and the stages', nothing else. Nothing is deleted: all of it
 goes to <run>/superseded-<n>/, rows of metrics included, where a person may look at it.
 
-    stays   all of the stages that are finished; of the present stage what is of its step or an earlier one, but for its evaluation
+    stays   all of the stages that are finished; of the present stage what is of its step or an earlier one, but for its evaluation; the
+            memory of problems and the elite pool likewise, which a run that goes on reads
     goes    the rest; and the last line of metrics.jsonl where a kill has torn it
 """
 
@@ -82,7 +83,7 @@ def row_of(line: bytes) -> dict[str, Any] | None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for part in ("trajectories", "evaluations", "checkpoints"):
+    for part in ("trajectories", "evaluations", "checkpoints", "problem_memory", "elite_pool"):
         yield from sorted((folder / part).glob("[!.]*"))
 
 

@@ -28,7 +28,7 @@ class TimeLimit:
         self,
         max_hours: float = 0.0,
         *,
-        num_problems: int = 0,
+        num_evaluated: int = 0,
         num_prompts: int = 1,
         began_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -36,7 +36,7 @@ class TimeLimit:
         """
         Args:
             max_hours: run.max_hours; 0 for no limit.
-            num_problems: of the full evaluation at a stage's end, one response each.
+            num_evaluated: responses of the full evaluation at a stage's end, with one prompt.
             num_prompts: with each of which it is done.
             began_s: when the job began, by the clock; by default now.
             clock: seconds.
@@ -44,7 +44,7 @@ class TimeLimit:
         self._clock = clock
         self._began_s = clock() if began_s is None else began_s
         self._limit_s = max_hours * 3600
-        self._num_problems, self._num_prompts = num_problems, num_prompts
+        self._num_evaluated, self._num_prompts = num_evaluated, num_prompts
         self._response_s: float | None = None
         """Of a smaller evaluation."""
         self._evaluation_s: float | None = None
@@ -65,7 +65,7 @@ class TimeLimit:
         if self._evaluation_s is not None:  # a small one lets engines idle, so that a full one takes less than it promises
             evaluation_s = MARGIN * self._evaluation_s * self._num_prompts
         elif self._response_s is not None:
-            evaluation_s = MARGIN * self._response_s * self._num_problems * self._num_prompts
+            evaluation_s = MARGIN * self._response_s * self._num_evaluated * self._num_prompts
         checkpoint_s = UNMEASURED_SHARE * unmeasured_s if self._checkpoint_s is None else MARGIN * self._checkpoint_s
         return evaluation_s + checkpoint_s
 
@@ -97,7 +97,7 @@ class TimeLimit:
         began_s = self._clock()
         yield
         seconds = self._clock() - began_s
-        if num_responses >= self._num_problems:
+        if num_responses >= self._num_evaluated:
             self._evaluation_s = max(self._evaluation_s or 0.0, seconds)
         elif num_responses:
             self._response_s = max(self._response_s or 0.0, seconds / num_responses)

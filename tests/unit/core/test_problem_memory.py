@@ -3,7 +3,7 @@ from elite_samples import group
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mathrl_ray.core.problem_memory import Attempt, ProblemMemory, attempts_of, choose_problems, easy_first
+from mathrl_ray.core.problem_memory import Attempt, ProblemMemory, attempts_of, choose_problems, easy_first, next_in_turn
 
 
 def tried(problem, step, *solved, group_id=None):
@@ -58,6 +58,28 @@ def test_the_order_in_which_attempts_come_does_not_matter():
     assert [one.last_step(name) for name in ("a", "b", "never")] == [3, 1, 0]
 
 
+@given(ATTEMPTS, st.integers(1, 3), st.randoms(use_true_random=False))
+def test_a_memory_of_the_last_groups_only_judges_as_one_of_all_groups_in_whatever_order_they_come(attempts, last_groups, draw):
+    groups = {}
+    for each in attempts:
+        groups.setdefault((each.problem_id, each.step), []).append(each)
+    small, whole = ProblemMemory(kept_groups=last_groups), ProblemMemory(attempts)
+    for siblings in draw.sample(list(groups.values()), len(groups)):
+        small.add(siblings)
+    for problem in "abcde":
+        assert small.is_settled(problem, last_groups) == whole.is_settled(problem, last_groups)
+        assert small.last_step(problem) == whole.last_step(problem)
+        assert len({each.step for each in small.attempts if each.problem_id == problem}) <= last_groups
+
+
+def test_passed_over_is_what_is_settled_and_has_not_rested():
+    memory = memory_of(tried("a", 2, True, True), tried("b", 3, False), tried("c", 3, True, False))
+    passed = [memory.passed_over("cba", step=step, last_groups=1, retry_after=3) for step in (4, 5, 6)]
+    assert passed == [{"b": 3, "a": 2}, {"b": 3}, {}]
+    assert memory.passed_over("cba", step=99, last_groups=1) == {"b": 3, "a": 2}
+    assert memory.passed_over("cba", step=4, last_groups=0) == {}
+
+
 def test_settled_problems_are_passed_over_for_later_ones():
     memory = memory_of(tried("a", 1, True, True), tried("b", 1, True, False), tried("c", 1, False, False))
     assert choose_problems(["a", "b", "c", "d", "e"], 3, memory, step=2, last_groups=1) == ["b", "d", "e"]
@@ -85,6 +107,27 @@ def test_as_many_problems_come_as_are_wanted_and_none_twice(order, num_wanted, a
         assert not any(memory.is_settled(each, last_groups) for each in chosen) or all(
             memory.is_settled(each, last_groups) for each in left_out
         )
+
+
+def test_a_turn_is_lost_by_what_is_skipped_and_by_what_came_just_before():
+    # b is skipped; c, at the end of the pass, has been chosen already when it comes first in the next one
+    assert next_in_turn("bcca", 2, skipped={"b": 1}) == (["c", "a"], 4)
+    assert next_in_turn("cabca", 2, skipped={"b": 1}) == (["c", "a"], 2)
+
+
+def test_what_fills_up_was_tried_longest_ago_and_uses_no_turn():
+    assert next_in_turn("abcd", 3, skipped={"a": 4, "c": 3, "d": 3}) == (["b", "c", "d"], 2)
+    assert next_in_turn("abcd", 2, skipped=dict.fromkeys("abcd", 1)) == (["a", "b"], 0)
+
+
+@given(st.permutations("abcdef"), st.permutations("abcdef"), st.integers(0, 5), st.integers(1, 6), st.sets(st.sampled_from("abcdef")))
+def test_the_next_in_turn_are_those_of_choose_problems_and_go_on_after_the_last_turn(first, second, offset, num_wanted, skipped):
+    turns, memory = [*first[offset:], *second], memory_of(*(tried(each, 1, False) for each in sorted(skipped)))
+    chosen, num_used = next_in_turn(turns, num_wanted, dict.fromkeys(skipped, 1))
+    assert chosen == choose_problems(list(dict.fromkeys(turns)), num_wanted, memory, step=2, last_groups=1)
+    teaching = [each for each in chosen if each not in skipped]
+    assert list(dict.fromkeys(each for each in turns[:num_used] if each not in skipped)) == teaching
+    assert num_used == 0 or turns[num_used - 1] == teaching[-1]
 
 
 @pytest.mark.parametrize(("order", "num_wanted"), [(["a"], 2), (["a", "a"], 1)])

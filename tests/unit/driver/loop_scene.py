@@ -14,7 +14,7 @@ from mathrl_ray.driver.canary import sync_weights
 from mathrl_ray.driver.loops import PolicyLoops
 from mathrl_ray.driver.resume import find_resumption, go_on, take_checkpoint
 from mathrl_ray.recipe_checks import num_grpo_steps
-from mathrl_ray.types import Completion, GenerationRequest, Grade, PolicyUpdate, ResponseStatistics, ScoreRequest
+from mathrl_ray.types import UNGRADED, Completion, GenerationRequest, Grade, PolicyUpdate, ResponseStatistics, ScoreRequest
 
 NATS_A_VERSION = 0.1
 """What one update changes in the log-prob of every token: far more than a canary allows."""
@@ -58,9 +58,11 @@ class TrueLearner(FakeLearner):
 
 @dataclass
 class PlannedScorer(FakeScorer):
-    """Pays every other sibling of a group, all of them where the gold is in `dull`; cannot grade the second where it is in `broken`."""
+    """Pays every other sibling of a group, all of them where the gold is in `dull`, none where it is in `hopeless`; cannot grade the second
+    where it is in `broken`."""
 
     dull: frozenset[str] = frozenset()
+    hopeless: frozenset[str] = frozenset()
     broken: frozenset[str] = frozenset()
 
     async def score(self, requests: list[ScoreRequest]) -> list[Grade]:
@@ -70,7 +72,7 @@ class PlannedScorer(FakeScorer):
     def _planned(self, index: int, request: ScoreRequest) -> Grade:
         if request.gold in self.broken and index == 1:
             return Grade(1.0, float("nan"), float("nan"), "correct", "x")
-        reward = 1.0 if request.gold in self.dull else float(index % 2)
+        reward = 1.0 if request.gold in self.dull else float(index % 2 and request.gold not in self.hopeless)
         return Grade(1.0, reward, reward, "correct" if reward else "wrong", request.response)
 
 
@@ -86,6 +88,7 @@ class LoopScene:
         num_scorers: int = 1,
         num_problems: int = 16,
         num_dull: int = 0,
+        num_hopeless: int = 0,
         num_broken: int = 0,
         transport: Any = "shared_memory",
         **sections: dict[str, Any],
@@ -106,6 +109,7 @@ class LoopScene:
         ]
         for scorer in self.scorers:
             scorer.dull = frozenset(f"gold {index}" for index in range(num_dull))
+            scorer.hopeless = frozenset(f"gold {index}" for index in range(num_dull, num_dull + num_hopeless))
             scorer.broken = frozenset(f"gold {num_problems - 1 - index}" for index in range(num_broken))
         self.steps: list[int] = []
         self.num_groups: list[int] = []
@@ -209,6 +213,8 @@ def check_nothing_is_lost_or_doubled(scene: LoopScene, num_steps: int) -> None:
     assert [len(consumed[step]) for step in scene.steps] == scene.num_groups
     assert all(number == recipe.grpo.prompts_per_step for number in scene.num_groups[:-1])
 
+    check_memory_is_of_the_rows(scene)
+
     counts = scene.run.ledger.counts
     assert counts.generated_tokens == sum(len(row["response_ids"]) for row in rows)
     assert counts.trained_tokens == sum(len(row["response_ids"]) for row in rows if row["drop_reason"] is None)
@@ -226,6 +232,43 @@ def check_nothing_is_lost_or_doubled(scene: LoopScene, num_steps: int) -> None:
     for row in metrics:
         for role in ("generator", "learner", "scorer"):
             assert abs(row[f"{role}_work_s"] + row[f"{role}_wait_s"] - row["step_s"]) < 1e-6
+
+
+def check_memory_is_of_the_rows(scene: LoopScene) -> None:
+    """Every step's attempts are its graded trajectories, trained on or not."""
+    folder = scene.run.recorder.folder
+    assert [path.name for path in memory_files(scene)] == sorted(path.name for path in (folder / "trajectories").iterdir())
+    for path in memory_files(scene):
+        step = int(path.stem.rpartition("-")[2])
+        graded = [row for row in pq.read_table(folder / "trajectories" / path.name).to_pylist() if row["outcome"] not in UNGRADED]
+        assert [(*row.values(),) for row in pq.read_table(path).to_pylist()] == [
+            (
+                row["problem_id"],
+                row["group_id"],
+                step,
+                row["sample"],
+                row["outcome"] == "correct",
+                len(row["response_ids"]),
+                max(version for version, _ in row["version_runs"]),
+            )
+            for row in graded
+        ]
+
+
+def memory_files(scene: LoopScene) -> list[Any]:
+    return sorted((scene.run.recorder.folder / "problem_memory").glob("[!.]*"))
+
+
+TIMES = ("_s", "_s_mean", "_s_max")
+OF_THE_CLOCK = {"spans", "overlap_efficiency", "checkpoint_bytes"}
+
+
+def numbers_of(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of metrics without what a clock says."""
+    return {name: value for name, value in row.items() if not name.endswith(TIMES) and name not in OF_THE_CLOCK}
+
+
+FILTERS: list[dict[str, Any]] = [{}, {"skip_after": 1}, {"skip_after": 2, "retry_after": 3, "order": "level"}]
 
 
 def random_scene(folder: Any, seed: int, cue: Cue) -> LoopScene:
@@ -254,4 +297,5 @@ def random_scene(folder: Any, seed: int, cue: Cue) -> LoopScene:
         driver=driver,
         eval={"validate_every": draw.choice([0, 1, 3])},
         generator={"max_sequences": draw.choice([4, 8, 64])},
+        curriculum={} if grpo["num_epochs"] else draw.choice(FILTERS),
     )

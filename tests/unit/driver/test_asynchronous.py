@@ -6,7 +6,7 @@ from loop_scene import LoopScene, check_nothing_is_lost_or_doubled
 
 from mathrl_ray.actors.interfaces import ActorError
 from mathrl_ray.driver.canary import CanaryError
-from mathrl_ray.driver.prompt_stream import prompt_stream
+from mathrl_ray.driver.prompt_stream import PromptStream
 from mathrl_ray.driver.replicas import GivenUpError
 
 
@@ -285,7 +285,7 @@ async def test_responses_that_no_scorer_can_grade_are_kept_as_dropped(tmp_path):
 async def test_what_is_dropped_after_the_last_batch_is_written_down_too(tmp_path):
     # 3 problems in batches of 2, one epoch: the third has no contrast, is replaced by nothing, and no step comes after it
     loops = LoopScene(tmp_path, num_problems=3, driver=keys(1), grpo={"num_epochs": 1, "dynamic_sampling": True})
-    loops.scorers[0].dull = frozenset({list(prompt_stream(loops.run))[-1].problem.gold})
+    loops.scorers[0].dull = frozenset({PromptStream(loops.run, "grpo").at(2).problem.gold})
     assert await loops.train() == 1
     check_nothing_is_lost_or_doubled(loops, 1)
     assert {(row["group_id"], row["drop_reason"]) for row in loops.rows()} == {

@@ -258,6 +258,7 @@ def test_what_was_written_after_the_checkpoint_is_moved_aside_and_nothing_is_los
         "evaluations/grpo-chat-v3",
     ]
     names += ["evaluations/validation-sft_filtered-size8-step9-v1", "evaluations/note of mine"]
+    names += [f"{part}/{name}" for part in ("problem_memory", "elite_pool") for name in ("sft_filtered-9", "grpo-2", "grpo-3")]
     names += ["evaluations/my-notes-v1", "evaluations/grpo-notes", "checkpoints/backup-3", "trajectories/mine-9"]  # a person's
     for name in names:
         path = tmp_path / f"{name}.parquet"
@@ -274,7 +275,7 @@ def test_what_was_written_after_the_checkpoint_is_moved_aside_and_nothing_is_los
     assert aside.name == "superseded-1"
     assert [json.loads(line)["n"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [0, 1, 2, 4, 5, 6]
     assert (aside / "metrics.jsonl").read_text() == lines[3] + lines[7] + '{"stage": "grpo", "st'
-    moved = ["grpo-3", "validation-grpo-step3-v3", "grpo-v3", "grpo-chat-v3"]
+    moved = [*["grpo-3"] * 3, "validation-grpo-step3-v3", "grpo-v3", "grpo-chat-v3"]
     assert sorted(Path(name).stem for name in files(aside)) == sorted([*moved, "metrics"])
     assert len(files(tmp_path)) == before + 1
     assert supersede(tmp_path, position) is None

@@ -11,13 +11,11 @@ import pytest
 from fakes import ShuffledTurns, Stage, scene, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_scene import LoopScene, all_metrics, place, sections
+from loop_scene import FILTERS, LoopScene, all_metrics, check_memory_is_of_the_rows, numbers_of, place, sections
 
 from mathrl_ray.driver.checkpoint import whole_checkpoints
 from mathrl_ray.driver.loops import PolicyLoops
 
-TIMES = ("_s", "_s_mean", "_s_max")
-OF_THE_CLOCK = {"spans", "overlap_efficiency", "checkpoint_bytes"}
 SYNCHRONOUS = st.fixed_dictionaries(
     {
         "num_problems": st.integers(4, 12),
@@ -39,11 +37,6 @@ SYNCHRONOUS = st.fixed_dictionaries(
     }
 )
 """Of loops with max_staleness = 0, whatever else is asked of them."""
-
-
-def numbers_of(row):
-    """A row of metrics without what a clock says."""
-    return {name: value for name, value in row.items() if not name.endswith(TIMES) and name not in OF_THE_CLOCK}
 
 
 @settings(max_examples=12)
@@ -100,7 +93,8 @@ def random_keys(draw):
     driver = {"max_staleness": draw.choice([0, 1, 2, 4]), "on_stale": draw.choice(["wait", "wait", "drop", "train"])}
     driver |= {"canary_every": draw.choice([1, 3]), "in_flight_updates": draw.random() < 0.7}
     made = {"num_generators": draw.choice([1, 2]), "num_problems": draw.randint(4, 12), "num_dull": draw.choice([0, 2])}
-    return {**made, "grpo": grpo, "driver": driver, "eval": {"validate_every": draw.choice([0, 2])}}
+    filtered = {} if grpo["num_epochs"] else draw.choice(FILTERS)
+    return {**made, "grpo": grpo, "driver": driver, "eval": {"validate_every": draw.choice([0, 2])}, "curriculum": filtered}
 
 
 def run_with_kills(root, seed):
@@ -135,6 +129,8 @@ async def ends_within(each, draw, num_turns):
 def test_a_run_killed_at_random_moments_trains_on_every_group_once(tmp_path_factory, seed):
     last, _ = run_with_kills(tmp_path_factory.mktemp("run"), seed)
     run, rows = last.run, last.rows()
+    check_memory_is_of_the_rows(last)
+    assert not any("other problems" in text for text in last.said)
     grpo, driver = run.recipe.grpo, run.recipe.driver
     metrics = last.metrics()
     assert [row["step"] for row in metrics] == list(range(1, len(metrics) + 1))

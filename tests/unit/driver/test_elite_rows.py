@@ -11,6 +11,7 @@ from mathrl_ray.driver.elite_rows import (
     ATTEMPT_SCHEMA,
     POOL_SCHEMA,
     attempts_path,
+    missing_attempts,
     pool_path,
     read_attempts,
     read_pool,
@@ -55,6 +56,8 @@ def test_the_memory_up_to_a_step_is_all_attempts_of_its_stage_till_then(tmp_path
     write_attempts(attempts_path(tmp_path, "expert_iteration", 3), [])
     memory = ProblemMemory(read_attempts(tmp_path, "expert_iteration", 3))
     assert memory.attempts == [attempt(1), attempt(2), attempt(1, "q"), attempt(2, "q")]
+    assert [each.step for each in read_attempts(tmp_path, "expert_iteration", 10)] == [1, 1, 2, 2, 10, 10]  # 10 is not before 2
+    assert missing_attempts(tmp_path, "expert_iteration", 5) == [4, 5]
     assert list(read_attempts(tmp_path / "nowhere", "expert_iteration", 3)) == []
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from samples import make_run, recipe_for
 
 from mathrl_ray.actors.interfaces import Actors
-from mathrl_ray.driver.prompt_stream import prompt_stream
+from mathrl_ray.driver.prompt_stream import PromptStream
 from mathrl_ray.driver.replicas import GivenUpError
 from mathrl_ray.driver.rollouts import PART, generate, make_request, rollout, score, siblings
 
@@ -105,7 +105,8 @@ def test_behaviour_11_a_problem_that_stands_twice_in_a_step_gets_other_responses
     actors = Actors(FakeLearner(Diary()), (FakeGenerator(Diary()),), (FakeScorer(Diary()),), (0,))
     run = make_run(recipe_for(tmp_path, grpo={"prompts_per_step": 4, "group_size": 2, "num_epochs": 2}), actors)
     run.train_problems = run.train_problems[:3]
-    prompts = list(prompt_stream(run))
+    stream = PromptStream(run, "grpo")
+    prompts = [stream.at(number) for number in range(stream.num_prompts)]
     assert [(prompt.step, prompt.index) for prompt in prompts] == [(1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (2, 1)]
     by_problem = Counter(prompt.problem.problem_id for prompt in prompts)
     assert set(by_problem.values()) == {2}

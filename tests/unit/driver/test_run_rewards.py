@@ -11,7 +11,8 @@ from samples import make_run, recipe_for
 from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.actors.own_rewards import function_sources
 from mathrl_ray.actors.scorer import Scorer
-from mathrl_ray.driver.evaluation import evaluate, figures_by_grader
+from mathrl_ray.driver.evaluation import evaluate
+from mathrl_ray.driver.evaluation_figures import figures_by_grader
 from mathrl_ray.driver.rollouts import rollout
 from mathrl_ray.stages.grpo import run_grpo
 from mathrl_ray.stages.study import run_study
@@ -130,11 +131,11 @@ def test_without_further_graders_a_summary_is_as_it_was(with_run):
 
 def test_each_graders_interval_is_over_what_it_could_grade():
     rows = [
-        {"outcome": "correct", "graders": [{"grader": "a:b", "outcome": "grader_error"}]},
-        {"outcome": "wrong", "graders": [{"grader": "a:b", "outcome": "correct"}]},
-        {"outcome": "bad_gold", "graders": [{"grader": "a:b", "outcome": "wrong"}]},
+        {"problem_id": "p0", "outcome": "correct", "graders": [{"grader": "a:b", "outcome": "grader_error"}]},
+        {"problem_id": "p1", "outcome": "wrong", "graders": [{"grader": "a:b", "outcome": "correct"}]},
+        {"problem_id": "p2", "outcome": "bad_gold", "graders": [{"grader": "a:b", "outcome": "wrong"}]},
     ]
-    found = figures_by_grader(rows, ["default", "a:b"])
+    found = figures_by_grader(rows, ["default", "a:b"], seed=0)
     assert [(found[name]["accuracy"], found[name]["num_ungraded"]) for name in ("default", "a:b")] == [(0.5, 1), (0.5, 1)]
 
 

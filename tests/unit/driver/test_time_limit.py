@@ -22,8 +22,8 @@ class Clock:
         self.now_s += seconds
 
 
-def limit_of(hours, clock, num_problems=100, num_prompts=1):
-    return TimeLimit(hours, num_problems=num_problems, num_prompts=num_prompts, clock=clock)
+def limit_of(hours, clock, num_evaluated=100, num_prompts=1):
+    return TimeLimit(hours, num_evaluated=num_evaluated, num_prompts=num_prompts, clock=clock)
 
 
 def measured(limit, clock, *, evaluation_s, num_responses, checkpoint_s):
@@ -57,7 +57,7 @@ def test_room_is_what_was_measured_scaled_to_the_full_evaluation_with_a_margin()
 
 def test_a_full_evaluation_that_was_measured_counts_and_not_what_a_validation_would_make_of_it():
     clock = Clock()
-    limit = limit_of(1, clock, num_problems=100, num_prompts=2)
+    limit = limit_of(1, clock, num_evaluated=100, num_prompts=2)
     measured(limit, clock, evaluation_s=8, num_responses=8, checkpoint_s=0)  # alone: 1 s a response, 200 s for all
     assert limit.room_s == pytest.approx(MARGIN * 200)
     measured(limit, clock, evaluation_s=25, num_responses=100, checkpoint_s=0)  # all at once, with one of the two prompts
@@ -117,7 +117,7 @@ def test_where_later_ones_take_as_long_as_earlier_ones_the_job_ends_within_its_l
     hours, step_s, evaluation_s, checkpoint_s, num_responses
 ):
     clock = Clock()
-    limit = limit_of(hours, clock, num_problems=2 * num_responses)
+    limit = limit_of(hours, clock, num_evaluated=2 * num_responses)
     measured(limit, clock, evaluation_s=evaluation_s, num_responses=num_responses, checkpoint_s=checkpoint_s)
     num_steps = 0
     while not limit.is_up() and num_steps < 2000:
