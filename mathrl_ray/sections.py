@@ -327,7 +327,10 @@ class AdvantageSection(Section):
 
 
 class StudySection(Section):
-    stages: Annotated[list[StageName], Field(min_length=1)] = ["baseline", "sft", "grpo"]
+    stages: Annotated[list[StageName], Field(min_length=1)] = ["baseline", "sft", "sft_filtered", "expert_iteration", "grpo"]
+    generated_tokens: NonNegativeInt = Field(
+        0, description="tokens that expert iteration and GRPO each sample for learning, so that they cost the same; 0: no limit"
+    )
 
 
 class SweepSection(Section):

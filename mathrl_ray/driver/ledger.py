@@ -81,6 +81,10 @@ class Ledger:
         """What was counted since the stage began, as plain values; work that goes on counts when it ends."""
         return {"counts": asdict(self.counts), "wall_s": self.wall_s, "busy_s": dict(self._busy_s)}
 
+    def totals(self) -> dict[str, float]:
+        """Of each count since the stage began, as metrics.jsonl names it."""
+        return {f"{name}_total": count for name, count in asdict(self.counts).items()}
+
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what another ledger had counted; nobody may be at work."""
         self.begin_stage()

@@ -30,7 +30,7 @@ from mathrl_ray.driver.prompt_stream import prompt_at, prompt_stream
 from mathrl_ray.driver.replicas import GivenUpError, Replica
 from mathrl_ray.driver.rollouts import Prompt, grade_group, sample_group
 from mathrl_ray.driver.run import Run
-from mathrl_ray.driver.step_record import FAILED, OTHER_PROBLEM, TIME_IS_UP, StepRecord
+from mathrl_ray.driver.step_record import BUDGET_IS_SPENT, FAILED, OTHER_PROBLEM, TIME_IS_UP, StepRecord
 from mathrl_ray.types import Problem, TrajectoryGroup, WeightManifest
 
 FEWEST_FAILURES = 8
@@ -154,7 +154,7 @@ class PolicyLoops:
             record=self._record.state(),
             validating=sorted(self._validating),
             prompts_per_step=self._run.recipe.grpo.prompts_per_step,
-            is_done=self._gate.exhausted,
+            is_done=self._gate.exhausted or self._run.is_budget_spent,
         )
 
     async def _save_at_the_end(self) -> None:
@@ -253,7 +253,7 @@ class PolicyLoops:
 
     async def _training_loop(self, update: asyncio.Task[None] | None) -> int:
         step = self._step
-        while True:
+        while not self._run.is_budget_spent:
             await self._until(self._may_step, "a batch of graded groups")
             if not self._gate.batch_ready or self._run.time_limit.is_up():
                 break
@@ -279,12 +279,13 @@ class PolicyLoops:
         return not self._is_saving and (self._gate.batch_ready or self._gate.exhausted)
 
     def _drop_the_rest(self) -> None:
-        """Where run.max_hours has ended the stage: groups that nobody will train on."""
+        """Where run.max_hours or study.generated_tokens has ended the stage: groups that nobody will train on."""
+        reason = BUDGET_IS_SPENT if self._run.is_budget_spent else TIME_IS_UP
         for number, task in self._groups.items():
             task.cancel()
-            self._record.dropped(number, None, TIME_IS_UP)
+            self._record.dropped(number, None, reason)
         for number, group in self._buffered.items():
-            self._record.dropped(number, group, TIME_IS_UP)
+            self._record.dropped(number, group, reason)
 
     def _take(self, step: int) -> list[TrajectoryGroup]:
         """The next batch, in the order of admission, which does not depend on who was fastest."""

@@ -21,8 +21,8 @@ FAILED = "failed"
 """The drop reason of a prompt that failed at every try."""
 OTHER_PROBLEM = "other_problem"
 """The drop reason of saved groups whose place another problem has, in a run that goes on with other data or another seed."""
-TIME_IS_UP = "time_is_up"
-"""The drop reason of groups that run.max_hours left no step for."""
+TIME_IS_UP, BUDGET_IS_SPENT = "time_is_up", "budget_is_spent"
+"""The drop reasons of groups that run.max_hours or study.generated_tokens left no step for."""
 
 
 @dataclass
@@ -147,9 +147,8 @@ class StepRecord:
         """
         step, run = self._open[number], self._run
         numbers = {**rollout_metrics(step.groups), **step.metrics, **metrics, **run.ledger.lap()}
-        counts, restarts = run.ledger.counts, {"generator": run.generators.num_restarts, "scorer": run.scorers.num_restarts}
-        totals = {name: getattr(counts, name) for name in ("trained_tokens", "dropped_tokens", "zero_variance_tokens", "redone")}
-        numbers |= {f"{name}_total": total for name, total in totals.items()}  # since the stage began
+        restarts = {"generator": run.generators.num_restarts, "scorer": run.scorers.num_restarts}
+        numbers |= run.ledger.totals()
         numbers |= {f"{role}_restarts_total": total for role, total in restarts.items()}
         run.recorder.metrics(self._stage, number, run.policy_version, {**numbers, "spans": run.ledger.take_spans()})
         # In a thread: a batch of long responses takes a while to encode, and the loops would stand still meanwhile.
