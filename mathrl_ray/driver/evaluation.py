@@ -122,7 +122,7 @@ async def validate_beside(run: Run, stage: str, step: int, on: Replica[Generator
 
 def _cost(run: Run) -> dict[str, float]:
     """What the stage has spent so far: by it curves of different methods are laid beside each other."""
-    return {"generated_tokens_total": run.ledger.counts.generated_tokens}
+    return {"consumed_tokens_total": run.ledger.counts.consumed_tokens}
 
 
 def _note_validation(

@@ -30,7 +30,7 @@ from mathrl_ray.driver.prompt_stream import prompt_at, prompt_stream
 from mathrl_ray.driver.replicas import GivenUpError, Replica
 from mathrl_ray.driver.rollouts import Prompt, grade_group, sample_group
 from mathrl_ray.driver.run import Run
-from mathrl_ray.driver.step_record import BUDGET_IS_SPENT, FAILED, OTHER_PROBLEM, TIME_IS_UP, StepRecord
+from mathrl_ray.driver.step_record import FAILED, OTHER_PROBLEM, TIME_IS_UP, StepRecord
 from mathrl_ray.types import Problem, TrajectoryGroup, WeightManifest
 
 FEWEST_FAILURES = 8
@@ -154,7 +154,7 @@ class PolicyLoops:
             record=self._record.state(),
             validating=sorted(self._validating),
             prompts_per_step=self._run.recipe.grpo.prompts_per_step,
-            is_done=self._gate.exhausted or self._run.is_budget_spent,
+            is_done=self._gate.exhausted or (self._run.is_budget_spent and not self._gate.state().alive),
         )
 
     async def _save_at_the_end(self) -> None:
@@ -189,6 +189,8 @@ class PolicyLoops:
                 lambda: self._gate.can_admit and self._run.generators.least_loaded(size) is not None,
                 "a slot and a generator with room",
             )
+            if prompt.index == 0 and self._run.is_budget_spent:
+                break  # between two batches, so that all that was sampled is trained on
             replica = self._run.generators.least_loaded(size)
             self._start_group(self._gate.admit(), prompt, replica)
             await asyncio.sleep(0)  # the group's task takes its place on the replica before the next one is looked for
@@ -253,7 +255,7 @@ class PolicyLoops:
 
     async def _training_loop(self, update: asyncio.Task[None] | None) -> int:
         step = self._step
-        while not self._run.is_budget_spent:
+        while True:
             await self._until(self._may_step, "a batch of graded groups")
             if not self._gate.batch_ready or self._run.time_limit.is_up():
                 break
@@ -279,13 +281,12 @@ class PolicyLoops:
         return not self._is_saving and (self._gate.batch_ready or self._gate.exhausted)
 
     def _drop_the_rest(self) -> None:
-        """Where run.max_hours or study.generated_tokens has ended the stage: groups that nobody will train on."""
-        reason = BUDGET_IS_SPENT if self._run.is_budget_spent else TIME_IS_UP
+        """Where run.max_hours has ended the stage: groups that nobody will train on."""
         for number, task in self._groups.items():
             task.cancel()
-            self._record.dropped(number, None, reason)
+            self._record.dropped(number, None, TIME_IS_UP)
         for number, group in self._buffered.items():
-            self._record.dropped(number, group, reason)
+            self._record.dropped(number, group, TIME_IS_UP)
 
     def _take(self, step: int) -> list[TrajectoryGroup]:
         """The next batch, in the order of admission, which does not depend on who was fastest."""

@@ -21,8 +21,8 @@ FAILED = "failed"
 """The drop reason of a prompt that failed at every try."""
 OTHER_PROBLEM = "other_problem"
 """The drop reason of saved groups whose place another problem has, in a run that goes on with other data or another seed."""
-TIME_IS_UP, BUDGET_IS_SPENT = "time_is_up", "budget_is_spent"
-"""The drop reasons of groups that run.max_hours or study.generated_tokens left no step for."""
+TIME_IS_UP = "time_is_up"
+"""The drop reason of groups that run.max_hours left no step for."""
 
 
 @dataclass
@@ -89,6 +89,7 @@ class StepRecord:
         if group is None:
             return
         counts, num_tokens = self._run.ledger.counts, _num_tokens([group])
+        counts.consumed_tokens += num_tokens
         counts.dropped_tokens += num_tokens
         counts.zero_variance_tokens += num_tokens if reason == ZERO_VARIANCE else 0
         self._dropped.append(group.with_drop_reason(reason))
@@ -133,6 +134,7 @@ class StepRecord:
 
     def _count_tokens(self, groups: Sequence[TrajectoryGroup]) -> None:
         counts = self._run.ledger.counts
+        counts.consumed_tokens += _num_tokens(groups)
         for trajectory in (trajectory for group in groups for trajectory in group.trajectories if trajectory.drop_reason):
             num_tokens = len(trajectory.completion.token_ids)
             counts.dropped_tokens += num_tokens

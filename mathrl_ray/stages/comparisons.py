@@ -87,8 +87,8 @@ def _at(tokens: Mapping[str, int], found: Comparison, where: str) -> dict[str, A
 
 def _curve(metrics: Path, stage: str) -> Iterator[CostPoint]:
     for row in _rows(metrics):
-        if row["stage"] == stage and "validation_accuracy" in row and "generated_tokens_total" in row:
-            yield CostPoint(row["generated_tokens_total"], row["step"], row["validation_accuracy"])
+        if row["stage"] == stage and "validation_accuracy" in row and "consumed_tokens_total" in row:
+            yield CostPoint(row["consumed_tokens_total"], row["step"], row["validation_accuracy"])
 
 
 def _rows(metrics: Path) -> Iterator[Mapping[str, Any]]:

@@ -107,6 +107,7 @@ class _Rounds:
         questions = self._questions(number)
         groups = await sample_round(run, STAGE, number, questions)
         self._num_asked += len(questions)
+        run.ledger.counts.consumed_tokens = run.ledger.counts.generated_tokens  # nothing is in flight between sampling and learning
         self._warn(number, groups)
         attempts = [attempt for group in groups for attempt in attempts_of(group, number)]
         self._memory.add(attempts)
