@@ -333,8 +333,11 @@ class AdvantageSection(Section):
 
 
 class StudySection(Section):
-    stages: Annotated[list[StageName], Field(min_length=1)] = ["baseline", "sft", "grpo"]
+    stages: Annotated[list[StageName], Field(min_length=1)] = ["baseline", "sft", "sft_filtered", "expert_iteration", "grpo"]
     seeds: list[NonNegativeInt] = Field([], description="values of run.seed, for one run each and their means; none: run.seed alone")
+    generated_tokens: NonNegativeInt = Field(
+        0, description="tokens that expert iteration and GRPO each sample for learning, so that they cost the same; 0: no limit"
+    )
 
 
 class SweepSection(Section):

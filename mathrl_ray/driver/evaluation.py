@@ -107,7 +107,7 @@ async def validate(run: Run, stage: str, step: int, *, part: str = "", facts: Ma
     name = f"{stage}-{part}" if part else stage
     with run.time_limit.evaluating(len(run.validation_problems)):
         rows = await _sample_and_grade(run, run.validation_problems, f"{name}-validation", VALIDATION_STEP, run.recipe.eval.prompts[0])
-    return _note_validation(run, stage, step, rows, run.policy_version, name=name, facts=facts or {})
+    return _note_validation(run, stage, step, rows, run.policy_version, name=name, facts={**_cost(run), **(facts or {})})
 
 
 async def validate_beside(run: Run, stage: str, step: int, on: Replica[Generator] | None, pin: AsyncExitStack) -> None:
@@ -123,6 +123,7 @@ async def validate_beside(run: Run, stage: str, step: int, on: Replica[Generator
         pin: is closed when the responses are there.
     """
     group, prompt, version = f"{stage}-validation", run.recipe.eval.prompts[0], run.policy_version
+    cost = _cost(run)  # of these weights; training goes on
     try:
         async with pin:
             requests, completions = await _sample(run, run.validation_problems, group, VALIDATION_STEP, prompt, on)
@@ -134,8 +135,13 @@ async def validate_beside(run: Run, stage: str, step: int, on: Replica[Generator
     except (ActorError, GivenUpError) as error:
         run.console.say(f"warning: no validation of {stage} step {step}: {error}")
         return
-    figures = _note_validation(run, stage, step, rows, version, name=stage, facts={})
+    figures = _note_validation(run, stage, step, rows, version, name=stage, facts=cost)
     run.console.say(f"{stage} step {step}: validation {accuracy_text(figures)}")
+
+
+def _cost(run: Run) -> dict[str, float]:
+    """What the stage has spent so far: by it curves of different methods are laid beside each other."""
+    return {"consumed_tokens_total": run.ledger.counts.consumed_tokens}
 
 
 def _note_validation(

@@ -44,6 +44,8 @@ class Counts:
 
     generated_tokens: int = 0
     """Tokens sampled for learning."""
+    consumed_tokens: int = 0
+    """Of these, what the learner has taken or the stage has dropped: what the weights so far have cost. The rest is in flight."""
     graded: int = 0
     optimizer_steps: int = 0
     trained_tokens: int = 0
@@ -80,6 +82,11 @@ class Ledger:
     def state(self) -> dict[str, Any]:
         """What was counted since the stage began, as plain values; work that goes on counts when it ends."""
         return {"counts": asdict(self.counts), "wall_s": self.wall_s, "busy_s": dict(self._busy_s)}
+
+    def totals(self) -> dict[str, float]:
+        """Since the stage began, as metrics.jsonl names them: those counts that do not depend on what is in flight."""
+        names = ("consumed_tokens", "trained_tokens", "dropped_tokens", "zero_variance_tokens", "redone")
+        return {f"{name}_total": getattr(self.counts, name) for name in names}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what another ledger had counted; nobody may be at work."""

@@ -158,7 +158,7 @@ class PolicyLoops:
             record=self._record.state(),
             validating=sorted(self._validating),
             prompts_per_step=self._run.recipe.grpo.prompts_per_step,
-            is_done=self._gate.exhausted,
+            is_done=self._gate.exhausted or (self._run.is_budget_spent and not self._gate.state().alive),
             prompts=self._prompts.state(),
         )
 
@@ -194,6 +194,8 @@ class PolicyLoops:
                 lambda: self._gate.can_admit and self._run.generators.least_loaded(size) is not None,
                 "a slot and a generator with room",
             )
+            if self._gate.num_admitted % self._run.recipe.grpo.prompts_per_step == 0 and self._run.is_budget_spent:
+                break  # between two batches, so that all that was sampled is trained on
             replica = self._run.generators.least_loaded(size)
             number = self._gate.admit()
             self._start_group(number, self._prompts.at(number), replica)  # chosen now, when all is known that a choice looks at

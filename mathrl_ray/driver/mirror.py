@@ -31,7 +31,15 @@ MARKER = "mirrored.json"
 METRICS = "metrics.jsonl"
 RECORD = "mirror.json"
 """In the run's folder: where its mirror is, so that a resumed run goes on there."""
-PLAIN_FILES = ("recipe.toml", "environment.json", "digests.json", METRICS, "summary.json", "report.html", "evaluations/*.parquet")
+PLAIN_FILES = (
+    "recipe.toml",
+    "environment.json",
+    "digests.json",
+    METRICS,
+    "summary.json",
+    "report.html",
+    *(f"{folder}/*.parquet" for folder in ("evaluations", "elite_pool", "problem_memory")),
+)
 """Nothing writes a report.html yet."""
 EXAMPLES = "file:///folder or s3://bucket/folder"
 LOOK_EVERY_S = 30.0

@@ -147,9 +147,9 @@ class Recorder:
     def checkpoint_folder(self, stage: str, step: int) -> Path:
         return inside(self.folder / "checkpoints", f"{stage}-{step}")
 
-    def summary(self, stages: Sequence[Mapping[str, Any]]) -> None:
-        """All stages that are finished so far; written again after each."""
-        self._write_json("summary.json", {"stages": list(stages)})
+    def summary(self, stages: Sequence[Mapping[str, Any]], comparisons: Mapping[str, Any] | None = None) -> None:
+        """All stages that are finished so far; written again after each. After the last one, how they compare (stages/comparisons.py)."""
+        self._write_json("summary.json", {"stages": list(stages), **({"comparisons": comparisons} if comparisons else {})})
 
     def close(self) -> None:
         self._metrics.close()

@@ -114,6 +114,12 @@ class Run:
         return {step: accuracy for (of, step), accuracy in self.validated.items() if of == stage}
 
     @property
+    def is_budget_spent(self) -> bool:
+        """Whether the present stage has sampled the study.generated_tokens that it may."""
+        budget = self.recipe.study.generated_tokens
+        return 0 < budget <= self.ledger.counts.generated_tokens
+
+    @property
     def policy_version(self) -> int:
         """Of the weights that the generators hold."""
         return self.weights.policy_version

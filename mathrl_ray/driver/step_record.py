@@ -95,6 +95,7 @@ class StepRecord:
         if group is None:
             return
         counts, num_tokens = self._run.ledger.counts, _num_tokens([group])
+        counts.consumed_tokens += num_tokens
         counts.dropped_tokens += num_tokens
         counts.zero_variance_tokens += num_tokens if reason == ZERO_VARIANCE else 0
         self._dropped.append(group.with_drop_reason(reason))
@@ -145,6 +146,7 @@ class StepRecord:
 
     def _count_tokens(self, groups: Sequence[TrajectoryGroup]) -> None:
         counts = self._run.ledger.counts
+        counts.consumed_tokens += _num_tokens(groups)
         for trajectory in (trajectory for group in groups for trajectory in group.trajectories if trajectory.drop_reason):
             num_tokens = len(trajectory.completion.token_ids)
             counts.dropped_tokens += num_tokens
@@ -159,9 +161,8 @@ class StepRecord:
         """
         step, run = self._open[number], self._run
         numbers = {**rollout_metrics(step.groups), **step.metrics, **metrics, **run.ledger.lap()}
-        counts, restarts = run.ledger.counts, {"generator": run.generators.num_restarts, "scorer": run.scorers.num_restarts}
-        totals = {name: getattr(counts, name) for name in ("trained_tokens", "dropped_tokens", "zero_variance_tokens", "redone")}
-        numbers |= {f"{name}_total": total for name, total in totals.items()}  # since the stage began
+        restarts = {"generator": run.generators.num_restarts, "scorer": run.scorers.num_restarts}
+        numbers |= run.ledger.totals()
         numbers |= {f"{role}_restarts_total": total for role, total in restarts.items()}
         run.recorder.metrics(self._stage, number, run.policy_version, {**numbers, "spans": run.ledger.take_spans()})
         # In a thread: a batch of long responses takes a while to encode, and the loops would stand still meanwhile.

@@ -12,6 +12,7 @@ skips its SFT, and says so: the model has learned what is there, and nothing wou
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import ceil
 from statistics import fmean
 from typing import Any
 
@@ -53,7 +54,7 @@ async def run_expert_iteration(run: Run) -> dict[str, Any]:
     else:
         await go_on(run, checkpoint, learning_rate=settings.learning_rate, num_optimizer_steps=1)
         rounds = _Rounds(run)
-        rounds.go_on_after(checkpoint.step, str(checkpoint.folder))
+        rounds.go_on_after(checkpoint.step, str(checkpoint.folder), checkpoint.facts["num_asked"])
     if not run.validation_problems:
         run.console.say(f"{STAGE}: no validation of its rounds, since there are no validation problems (data.num_validation_problems)")
     return await evaluate(run, STAGE, step=await rounds.train())
@@ -68,16 +69,18 @@ class _Rounds:
         self._limits = PoolLimits(self._settings.capacity, self._settings.max_per_problem, self._settings.max_similarity)
         self._weights = weights_of(self._settings)
         self._ladder = temperature_ladder(self._settings.temperatures, self._settings.group_size)
+        self._num_asked = 0
+        """Questions of all rounds, whose tokens are in the ledger."""
         self._model_folder = run.model_folder
         """What the next SFT begins from."""
         self._warned: set[str] = set()
 
-    def go_on_after(self, round_number: int, folder: str) -> None:
+    def go_on_after(self, round_number: int, folder: str, num_asked: int) -> None:
         """Take up what was kept after a round, whose checkpoint is in `folder`."""
         run_folder = self._run.recorder.folder
         self._pool = read_pool(pool_path(run_folder, STAGE, round_number))
         self._memory = ProblemMemory(read_attempts(run_folder, STAGE, round_number))
-        self._done = round_number
+        self._done, self._num_asked = round_number, num_asked
         self._take_model(folder)
 
     def _take_model(self, folder: str) -> None:
@@ -86,10 +89,14 @@ class _Rounds:
 
     async def train(self) -> int:
         """All rounds that are left, as far as run.max_hours has room for them. Returns the number of the last one."""
-        for number in range(self._done + 1, self._settings.rounds + 1):
-            if self._run.time_limit.is_up():
-                limit = f"run.max_hours = {self._run.recipe.run.max_hours:g}"
-                self._run.console.say(f"{STAGE}: {limit} leaves room for {self._done} of {self._settings.rounds} rounds")
+        run, rounds = self._run, self._settings.rounds
+        for number in range(self._done + 1, rounds + 1):
+            if run.is_budget_spent:
+                sampled = f"the {run.ledger.counts.generated_tokens:,} tokens of study.generated_tokens"
+                run.console.say(f"{STAGE}: {sampled} are sampled after round {self._done} of {rounds}")
+                break
+            if run.time_limit.is_up():
+                run.console.say(f"{STAGE}: run.max_hours = {run.recipe.run.max_hours:g} leaves room for {self._done} of {rounds} rounds")
                 break
             await self._round(number)
             self._done = number
@@ -97,7 +104,10 @@ class _Rounds:
 
     async def _round(self, number: int) -> None:
         run = self._run
-        groups = await sample_round(run, STAGE, number, self._questions(number))
+        questions = self._questions(number)
+        groups = await sample_round(run, STAGE, number, questions)
+        self._num_asked += len(questions)
+        run.ledger.counts.consumed_tokens = run.ledger.counts.generated_tokens  # nothing is in flight between sampling and learning
         self._warn(number, groups)
         attempts = [attempt for group in groups for attempt in attempts_of(group, number)]
         self._memory.add(attempts)
@@ -113,9 +123,11 @@ class _Rounds:
                 f"{STAGE} round {number}: none of {self._num_responses(groups)} responses was accepted at threshold "
                 f"{self._pool.threshold:g}, so this round's SFT is skipped{self._advice()}"
             )
-        run.recorder.metrics(STAGE, number, run.policy_version, {**metrics, **run.ledger.lap(), "spans": run.ledger.take_spans()})
+        metrics |= {**run.ledger.lap(), **run.ledger.totals()}
+        run.recorder.metrics(STAGE, number, run.policy_version, {**metrics, "spans": run.ledger.take_spans()})
         await self._validate(number)
-        folder = await save_checkpoint(run, STAGE, number, is_trained=number == self._settings.rounds)
+        is_trained = number == self._settings.rounds or run.is_budget_spent
+        folder = await save_checkpoint(run, STAGE, number, is_trained=is_trained, facts={"num_asked": self._num_asked})
         self._take_model(str(folder))
         shown = {"accepted": len(change.accepted), "pool": len(self._pool.members), "reward": metrics["reward_mean"]}
         run.console.step(STAGE, number, self._settings.rounds, {**shown, "entropy": metrics["response_entropy_nats"]})
@@ -133,10 +145,16 @@ class _Rounds:
             plan = easy_first(plan, [problem.level for problem in problems], pass_length=len(problems))
         by_id = {problem.problem_id: problem for problem in problems}
         order = [problems[index].problem_id for index in round_questions(plan, len(problems), settings.questions, number)]
-        chosen = choose_problems(
-            order, settings.questions, self._memory, step=number, last_groups=curriculum.skip_after, retry_after=curriculum.retry_after
-        )
+        num_wanted, skip, retry = self._num_questions(), curriculum.skip_after, curriculum.retry_after
+        chosen = choose_problems(order, num_wanted, self._memory, step=number, last_groups=skip, retry_after=retry)
         return [by_id[problem_id] for problem_id in chosen]
+
+    def _num_questions(self) -> int:
+        """Of a round: fewer in one that study.generated_tokens has no room for, so that the budget is kept to a few per cent."""
+        budget, sampled = self._run.recipe.study.generated_tokens, self._run.ledger.counts.generated_tokens
+        if not budget or not self._num_asked:
+            return self._settings.questions
+        return min(self._settings.questions, ceil((budget - sampled) / (sampled / self._num_asked)))
 
     def _warn(self, number: int, groups: Sequence[TrajectoryGroup]) -> None:
         warnings = step_warnings(groups, self._run.recipe)

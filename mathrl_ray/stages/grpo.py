@@ -40,6 +40,10 @@ async def run_grpo(run: Run) -> dict[str, Any]:
 
     state = checkpoint.loops() if checkpoint else None
     num_done = await PolicyLoops(run, "grpo", num_steps, after_step, state).train()
-    if num_done < num_steps and run.recipe.run.max_hours:
+    if run.is_budget_spent:
+        run.console.say(
+            f"grpo: the {run.ledger.counts.generated_tokens:,} tokens of study.generated_tokens are sampled after step {num_done}"
+        )
+    elif num_done < num_steps and run.recipe.run.max_hours:
         run.console.say(f"grpo: run.max_hours = {run.recipe.run.max_hours:g} left room for {num_done} of {num_steps} steps")
     return await evaluate(run, "grpo", step=num_done)

@@ -4,12 +4,14 @@ Called by entry.py; a job of a single stage is a study of one.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, assert_never
 
 from mathrl_ray.driver.ledger import Ledger
 from mathrl_ray.driver.run import Run
 from mathrl_ray.sections import StageName
 from mathrl_ray.stages.baseline import run_baseline
+from mathrl_ray.stages.comparisons import compare_stages
 from mathrl_ray.stages.expert_iteration import run_expert_iteration
 from mathrl_ray.stages.grpo import run_grpo
 from mathrl_ray.stages.sft import run_sft
@@ -22,10 +24,11 @@ async def run_study(run: Run, stages: Sequence[StageName]) -> None:
         run.ledger.begin_stage()
         figures = await _run_stage(run, stage)
         await _save_at_last(run)
-        run.stages.append({"name": stage, **figures, **_spent(run.ledger)})
+        run.stages.append({"name": stage, "policy_version": run.policy_version, **figures, **_spent(run.ledger)})
         run.recorder.summary(run.stages)
         low, high = figures["ci95"]
         run.console.say(f"{stage}: accuracy {100 * figures['accuracy']:.1f} % ({100 * low:.1f} to {100 * high:.1f})")
+    run.recorder.summary(run.stages, compare_stages(run))
 
 
 async def _save_at_last(run: Run) -> None:
@@ -55,9 +58,7 @@ async def _run_stage(run: Run, stage: StageName) -> dict[str, Any]:
 
 def _spent(ledger: Ledger) -> dict[str, Any]:
     return {
-        "generated_tokens": ledger.counts.generated_tokens,
-        "graded": ledger.counts.graded,
-        "optimizer_steps": ledger.counts.optimizer_steps,
+        **asdict(ledger.counts),
         "wall_s": round(ledger.wall_s, 3),
         "device_s": {role: round(seconds, 3) for role, seconds in sorted(ledger.work_s.items())},
     }

@@ -36,6 +36,7 @@ from mathrl_ray.driver.evaluation import evaluate
 from mathrl_ray.driver.loops import PolicyLoops
 from mathrl_ray.recipe_file import load_recipe
 
+WHOLE = {"driver.canary_every": 10, "grpo.num_steps": 50, "study.generated_tokens": 0, "eval.validate_every": 0}
 RECIPE = Path(__file__).resolve().parents[2] / "jobs" / "recipes" / "arithmetic_cpu.toml"
 SEEDS = (101, 102, 103, 104, 105)
 SETTINGS = ((0, "none"), (1, "truncated"), (2, "truncated"), (4, "truncated"), (4, "none"))
@@ -54,7 +55,7 @@ def recipe(folder: Path, seed: int, max_staleness: int, correction: str) -> Reci
         "driver.max_staleness": max_staleness,
         "loss.correction": f'"{correction}"',
     }
-    return load_recipe(RECIPE, [f"{key}={value}" for key, value in {**keys, "driver.canary_every": 10}.items()])
+    return load_recipe(RECIPE, [f"{key}={value}" for key, value in {**keys, **WHOLE}.items()])
 
 
 async def one_run(asked: Recipe, actors: Actors, model: Path) -> dict[str, float]:

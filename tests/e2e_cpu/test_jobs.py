@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -14,9 +15,12 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent.parent
 RECIPE = REPOSITORY / "jobs" / "recipes" / "arithmetic_cpu.toml"
 SMALL = (
-    "eval.num_problems=48", "sft.num_examples=40", "grpo.num_steps=2", "grpo.prompts_per_step=8", "grpo.group_size=4",
+    "eval.num_problems=48", "sft.num_examples=40", "expert_iteration.rounds=2", "expert_iteration.questions=8",
+    "expert_iteration.threshold=0.1", "grpo.num_steps=2", "grpo.prompts_per_step=8", "grpo.group_size=4",
     "generator.kv_cache_gib=0.25", "learner.micro_batch_tokens=1024",
 )  # fmt: skip
+
+STAGES = ("baseline", "sft", "sft_filtered", "expert_iteration", "grpo")
 
 pytestmark = pytest.mark.timeout(280)
 
@@ -50,10 +54,15 @@ def test_the_run_directory_holds_what_design_fixes(study):
     folder, _, _ = study
     assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == {
         "recipe.toml", "environment.json", "metrics.jsonl", "evaluations", "trajectories", "checkpoints", "summary.json", "digests.json",
+        "elite_pool", "problem_memory",
     }  # fmt: skip
-    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"sft-3", "grpo-2"}  # 40 examples in batches of 16: 3 steps
-    assert {path.name for path in (folder / "trajectories").iterdir()} == {"grpo-1.parquet", "grpo-2.parquet"}
-    assert {path.name.split("-v")[0] for path in (folder / "evaluations").iterdir()} == {"baseline", "sft", "grpo"}
+    checkpoints = {path.name for path in (folder / "checkpoints").iterdir()}
+    assert {"sft-3", "grpo-2", "expert_iteration-1", "expert_iteration-2"} <= checkpoints  # 40 examples in batches of 16: 3 steps
+    assert {name.rpartition("-")[0] for name in checkpoints} == set(STAGES[1:])
+    steps = {f"{stage}-{step}.parquet" for stage in ("expert_iteration", "grpo") for step in (1, 2)}
+    assert {path.name for path in (folder / "trajectories").iterdir()} == steps
+    evaluated = {path.name.split("-v")[0] for path in (folder / "evaluations").iterdir()}
+    assert evaluated == {*STAGES, "validation-expert_iteration-step1", "validation-expert_iteration-step2"}
     environment = json.loads((folder / "environment.json").read_text())
     assert {"versions", "commit", "hardware", "device", "seeds"} <= set(environment)
 
@@ -61,15 +70,44 @@ def test_the_run_directory_holds_what_design_fixes(study):
 def test_the_summary_has_every_figure_of_every_stage(study):
     folder, _, _ = study
     stages = json.loads((folder / "summary.json").read_text())["stages"]
-    assert [stage["name"] for stage in stages] == ["baseline", "sft", "grpo"]
+    assert [stage["name"] for stage in stages] == list(STAGES)
     for stage in stages:
-        assert set(stage) == {
+        assert set(stage) >= {
             "name", "accuracy", "ci95", "num_problems", "num_ungraded", "format_rate", "mean_entropy_nats", "mean_response_tokens",
-            "generated_tokens", "graded", "optimizer_steps", "wall_s", "device_s",
+            "generated_tokens", "graded", "optimizer_steps", "wall_s", "device_s", "policy_version", "trained_tokens", "dropped_tokens",
+            "redone",
         }  # fmt: skip
         assert stage["ci95"][0] <= stage["accuracy"] <= stage["ci95"][1]
         assert stage["num_problems"] == 48
-    assert [stage["optimizer_steps"] for stage in stages] == [0, 3, metrics(folder)[-1]["policy_version"]]
+    by_name = {stage["name"]: stage["optimizer_steps"] for stage in stages}
+    assert (by_name["baseline"], by_name["sft"]) == (0, 3)
+    assert by_name["grpo"] == metrics(folder)[-1]["policy_version"]
+    rounds = [row for row in metrics(folder) if "pool_size" in row]
+    assert by_name["expert_iteration"] == sum(-(-row["pool_size"] // 16) for row in rounds if row["num_accepted"])
+
+
+def test_the_summary_says_how_the_stages_compare_and_whether_chance_explains_it(study):
+    folder, job, _ = study
+    summary = json.loads((folder / "summary.json").read_text())
+    comparisons, accuracies = summary["comparisons"], [stage["accuracy"] for stage in summary["stages"]]
+    assert [(each["first"], each["second"]) for each in comparisons["neighbours"]] == list(pairwise(STAGES))
+    for each, (before, after) in zip(comparisons["neighbours"], pairwise(accuracies), strict=True):
+        assert each["difference"] == pytest.approx(after - before)
+        assert each["text"] in job.stdout
+    assert comparisons["equal_tokens"]["text"] in job.stdout
+
+
+def test_the_pool_of_each_round_holds_ids_that_were_sampled_in_it_or_before(study):
+    folder, _, _ = study
+    sampled = {}
+    for number in (1, 2):
+        rows = pq.read_table(folder / "trajectories" / f"expert_iteration-{number}.parquet").to_pylist()
+        assert len(rows) == 8 * 8
+        sampled |= {(row["group_id"], row["sample"]): row["response_ids"] for row in rows}
+        members = pq.read_table(folder / "elite_pool" / f"expert_iteration-{number}.parquet").to_pylist()
+        (logged,) = [row["pool_size"] for row in metrics(folder) if row["step"] == number and "pool_size" in row]
+        assert len(members) == logged
+        assert all(sampled[member["group_id"], member["sample"]] == member["response_ids"] for member in members)
 
 
 def test_behaviour_34_an_accuracy_recomputed_from_the_rows_is_the_one_that_was_reported(study):
@@ -114,7 +152,8 @@ def test_generator_and_learner_agree_after_every_sync_of_the_run(study):
     rows = metrics(folder)
     syncs = [row["canary_max_logprob_diff"] for row in rows if "canary_max_logprob_diff" in row]
     num_published = sum("grad_norm" in row for row in rows if row["stage"] == "grpo")
-    assert len(syncs) == 3 + 1 + num_published  # each stage's start, sft's end, grpo's updates
+    num_rounds = sum(row.get("num_accepted", 0) > 0 for row in rows)
+    assert len(syncs) == 5 + 2 + num_rounds + num_published  # each stage's start, the ends of both SFTs, rounds that learned, updates
     assert max(syncs) < 1e-3
     ratios = [row["importance_ratio_mean"] for row in rows if "importance_ratio_mean" in row]
     assert ratios == pytest.approx([1] * len(ratios), abs=1e-3)

@@ -28,6 +28,10 @@ pytestmark = pytest.mark.timeout(280)
 NUM_STEPS = 5
 SECTIONS = {
     "grpo": {"num_steps": NUM_STEPS, "prompts_per_step": 4, "group_size": 4, "loss": "grpo_clip", "minibatches": 2},
+    "expert_iteration": {  # a start model that has learned nothing is hardly ever right: the round's best are kept, whatever they are
+        **{"rounds": NUM_STEPS, "questions": 3, "group_size": 4, "temperatures": [0.7, 1.3], "batch_size": 4, "threshold": 0.0},
+        **{"capacity": 20, "max_similarity": 1.0},
+    },
     "sft": {"num_examples": 18, "batch_size": 4, "epochs": 1},
     "learner": {"learning_rate": 3e-3, "micro_batch_tokens": 1024, "schedule": "cosine", "warmup_steps": 2},
     "reward": {"format": 0.5},
@@ -57,13 +61,13 @@ class Engines:
     def do(self, work):
         return self.loop.run_until_complete(asyncio.wait_for(work, 200))
 
-    def study(self, root, stage, resume=""):
+    def study(self, root, stage, resume="", model=None):
         """Run one stage to its end, from the start or from a checkpoint."""
         recipe = recipe_for(root, run={"checkpoint_every": 1, "keep_last": 99, "resume": resume}, **SECTIONS)
         found = find_resumption(recipe, [stage])
         recorder = found.open(recipe, [stage], print) if found else None
         actors = Actors(ThreadedLearner(self.learner), (self.generator,), (Scorer(),), self.facts.stop_token_ids)
-        run = make_run(recipe, actors, tokenizer=self.tokenizer, model_folder=self.model, recorder=recorder)
+        run = make_run(recipe, actors, tokenizer=self.tokenizer, model_folder=model or self.model, recorder=recorder)
         run.traces = load_inputs(recipe, ["sft"]).traces
         if found:
             found.restore(run)
@@ -88,7 +92,7 @@ def engines(start_model, tmp_path_factory):
     engines.stop()
 
 
-@pytest.fixture(scope="module", params=["grpo", "sft"])
+@pytest.fixture(scope="module", params=["grpo", "sft", "expert_iteration"])
 def whole(request, engines, tmp_path_factory):
     """(stage, root of a run that never stopped, the run, its last weights)."""
     root = tmp_path_factory.mktemp(request.param)
@@ -126,7 +130,7 @@ def test_behaviour_26_resumed_at_three_points_a_stage_equals_the_one_that_never_
     figures = [{key: value for key, value in each.stages[0].items() if key not in ("wall_s", "device_s")} for each in (resumed, run)]
     assert figures[0] == figures[1]
     rates = [row["learning_rate"] for row in metrics(resumed.recorder.folder) if "learning_rate" in row]
-    assert len(rates) == NUM_STEPS
+    assert len(rates) >= NUM_STEPS  # a round of expert iteration has several
     assert len(set(rates)) > 2  # a schedule that starts anew would show
 
 
@@ -150,7 +154,7 @@ def test_behaviour_28_the_checkpoint_of_a_stage_opens_elsewhere_and_says_the_sam
 def test_behaviour_28_vllm_opens_the_checkpoint_and_samples_from_it_what_the_run_would(engines, whole, tmp_path):
     stage, root, run, _ = whole
     folder = root / "test" / "checkpoints" / f"{stage}-{NUM_STEPS}"
-    if stage == "sft":
+    if stage != "grpo":
         pytest.skip("one engine start is enough")
     sampling = replace(run.training_sampling, temperature=0.0, max_tokens=24)
     requests = [make_request(run, problem, f"greedy/{index}", 0, 0, sampling) for index, problem in enumerate(run.test_problems)]
@@ -164,3 +168,18 @@ def test_behaviour_28_vllm_opens_the_checkpoint_and_samples_from_it_what_the_run
         engines.do(other.shutdown())
     assert [completion.token_ids for completion in found] == [completion.token_ids for completion in expected]
     assert [completion.text for completion in found] == [completion.text for completion in expected]
+
+
+def test_behaviour_35_a_stand_alone_evaluation_of_a_checkpoint_is_the_one_in_the_loop_item_by_item(engines, whole, tmp_path):
+    stage, root, run, _ = whole
+    checkpoint = root / "test" / "checkpoints" / f"{stage}-{NUM_STEPS}"
+    alone = engines.study(tmp_path, "baseline", model=str(checkpoint))
+    version = run.stages[0]["policy_version"]
+    assert version > 0
+    in_loop = tables(run.recorder.folder)[f"evaluations/{stage}-v{version}.parquet"]
+    found = tables(alone.recorder.folder)["evaluations/baseline-v0.parquet"]
+    assert len(found) == SECTIONS["eval"]["num_problems"]
+    of_the_run = ("policy_version",)  # versions count from a stage's start model, which here is the checkpoint
+    assert [{key: value for key, value in row.items() if key not in of_the_run} for row in found] == [
+        {key: value for key, value in row.items() if key not in of_the_run} for row in in_loop
+    ]

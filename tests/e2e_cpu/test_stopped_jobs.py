@@ -23,6 +23,7 @@ PROMISED_S = 30
 # Long answers, few of which teach anything: the learner waits for the generator, so that something is in flight at every moment.
 ENDLESS = (
     "grpo.num_steps=1000", "grpo.prompts_per_step=8", "grpo.group_size=4", "driver.max_staleness=1", "eval.num_problems=8",
+    "study.generated_tokens=0", "eval.validate_every=0",
     "generator.min_tokens=200", "generator.max_tokens=256", "generator.kv_cache_gib=0.25", "learner.micro_batch_tokens=1024",
 )  # fmt: skip
 

@@ -432,7 +432,7 @@ async def test_a_curriculum_asks_easy_problems_first(tmp_path):
 async def test_the_job_ends_between_rounds_where_max_hours_leaves_no_room(tmp_path, capsys):
     each = Scene(tmp_path)
     now_s = [0.0]
-    each.run.time_limit = TimeLimit(1.0, num_evaluated=2, clock=lambda: now_s[0])
+    each.run.time_limit = TimeLimit(1.0, num_problems=2, clock=lambda: now_s[0])
     each.run.recipe = each.run.recipe.model_copy(update={"run": each.run.recipe.run.model_copy(update={"max_hours": 1.0})})
 
     async def train(batch, original=each.learner.train_sft):
@@ -443,6 +443,34 @@ async def test_the_job_ends_between_rounds_where_max_hours_leaves_no_room(tmp_pa
     await each.train()
     assert len(each.rounds()) < 3
     assert "run.max_hours = 1 leaves room for" in capsys.readouterr().out
+
+
+@scene
+async def test_a_budget_of_tokens_makes_the_last_round_smaller_and_ends_the_stage(tmp_path, capsys):
+    each = Scene(tmp_path, study={"generated_tokens": 40}, expert_iteration={"rounds": 9})
+    await each.train()
+    rows = each.rounds()
+    totals = [row["consumed_tokens_total"] for row in rows]
+    asked = {number: len(problems) for number, problems in each.asked().items()}
+    assert asked[1] == 6
+    mean = totals[0] / 6  # of a question's four responses, of one or two tokens each
+    assert asked[2] == min(6, -(-(40 - totals[0]) // mean))
+    assert totals[-2] < 40 <= totals[-1]
+    assert totals[-1] - 40 < 4 * 2 * 2  # two questions of the longest responses
+    assert len(rows) < 9
+    assert f"the {totals[-1]} tokens of study.generated_tokens are sampled after round {len(rows)} of 9" in capsys.readouterr().out
+
+
+@scene
+async def test_a_round_that_a_budget_cut_short_is_asked_again_in_the_same_size_by_a_run_that_goes_on(tmp_path):
+    sections = {"study": {"generated_tokens": 60}, "expert_iteration": {"rounds": 9}}
+    whole = Scene(tmp_path / "whole", **sections)
+    await whole.train()
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    resumed = Scene(tmp_path / "again", resume=str(tmp_path / "again" / "test" / "checkpoints" / f"{STAGE}-1"), **sections)
+    await resumed.train()
+    numbers = [(row["step"], row["consumed_tokens_total"], row["num_responses"]) for row in whole.rounds()]
+    assert [(row["step"], row["consumed_tokens_total"], row["num_responses"]) for row in resumed.rounds()] == numbers
 
 
 @scene

@@ -1,0 +1,52 @@
+"""Two ways to train, at the same cost in generated tokens: which of their validations may be put beside each other?
+
+Called by stages/comparisons.py. Pure: points in, points out.
+
+A stage's curve is its validation accuracy over the tokens that it had sampled for learning by then. Comparing the ends of two curves
+rewards whichever ran longer; so the shorter curve's end is the budget, and of the longer one the last validation within it counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+EQUAL_WITHIN = 0.05
+"""Costs that differ by no more than this share of the larger one are called equal: batches are whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostPoint:
+    """One validation of a stage."""
+
+    generated_tokens: int
+    """Sampled for learning since the stage began."""
+    step: int
+    accuracy: float
+
+
+def are_equal(one: int, other: int) -> bool:
+    """Whether two costs may be called equal.
+
+    >>> are_equal(96_000, 100_000), are_equal(90_000, 100_000)
+    (True, False)
+    """
+    return abs(one - other) <= EQUAL_WITHIN * max(one, other)
+
+
+def at_equal_cost(first: Sequence[CostPoint], second: Sequence[CostPoint]) -> tuple[CostPoint, CostPoint] | None:
+    """The last validation of each curve within the budget of the shorter one; None where a curve has none so early.
+
+    A validation counts as within the budget where it is beyond it by no more than EQUAL_WITHIN.
+
+    >>> short = [CostPoint(50, 1, 0.4), CostPoint(100, 2, 0.7)]
+    >>> long = [CostPoint(60, 10, 0.3), CostPoint(98, 20, 0.6), CostPoint(200, 40, 0.9)]
+    >>> at_equal_cost(short, long)[1]
+    CostPoint(generated_tokens=98, step=20, accuracy=0.6)
+    """
+    if not first or not second:
+        return None
+    budget = min(max(point.generated_tokens for point in curve) for curve in (first, second)) / (1 - EQUAL_WITHIN)
+    within = [[point for point in curve if point.generated_tokens <= budget] for curve in (first, second)]
+    if not all(within):
+        return None
+    one, other = (max(curve, key=lambda point: (point.generated_tokens, point.step)) for curve in within)
+    return one, other

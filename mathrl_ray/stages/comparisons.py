@@ -1,0 +1,101 @@
+"""What a study's stages say beside each other: each beside the one before, and expert iteration beside GRPO at equal generated tokens.
+
+Called by study.py after the last stage. Reads the evaluations and the metrics that the run has written; the test problems are only paired,
+not sampled again.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from mathrl_ray.core.comparison_text import sentence
+from mathrl_ray.core.equal_cost import CostPoint, are_equal, at_equal_cost
+from mathrl_ray.core.paired_evaluations import Comparison, Evaluation, compare_evaluations
+from mathrl_ray.driver.run import Run
+
+RIVALS = "expert_iteration", "grpo"
+"""The two stages that spend generated tokens."""
+NOTE = "Each compares checkpoints of one seed, not methods: for those, name several in study.seeds."
+
+
+def compare_stages(run: Run) -> dict[str, Any]:
+    """Say and return how the stages compare; nothing where there is only one.
+
+    Returns:
+        {"neighbours": [...], "equal_tokens": {...} or None, "note"}: each a core Comparison as a dictionary, ids left out, with `text`.
+    """
+    if len(run.stages) < 2:
+        return {}
+    folder, seed = run.recorder.folder, run.recipe.run.seed
+    neighbours = [_plain(compare_evaluations(_final(folder, one), _final(folder, other), seed=seed)) for one, other in pairwise(run.stages)]
+    for each in neighbours:
+        run.console.say(each["text"])
+    equal = _rivals(run)
+    if equal:
+        run.console.say(equal["text"])
+    run.console.say(NOTE)
+    return {"neighbours": neighbours, "equal_tokens": equal, "note": NOTE}
+
+
+def _final(folder: Path, summary: Mapping[str, Any]) -> Evaluation:
+    return _evaluation(folder / "evaluations" / f"{summary['name']}-v{summary['policy_version']}.parquet", summary["name"])
+
+
+def _evaluation(path: Path, name: str) -> Evaluation:
+    return Evaluation(name, pq.read_table(path).to_pylist())
+
+
+def _plain(found: Comparison) -> dict[str, Any]:
+    plain = asdict(found)
+    return {**plain, "gained": len(found.gained), "lost": len(found.lost), "text": sentence(found)}
+
+
+def _rivals(run: Run) -> dict[str, Any] | None:
+    """Expert iteration and GRPO at equal generated tokens: by their final evaluations where they cost the same, else by validations."""
+    summaries = {summary["name"]: summary for summary in run.stages if summary["name"] in RIVALS}
+    if len(summaries) < len(RIVALS):
+        return None
+    one, other = (summaries[name] for name in RIVALS)
+    tokens = {name: summaries[name]["generated_tokens"] for name in RIVALS}
+    folder, seed = run.recorder.folder, run.recipe.run.seed
+    if are_equal(*tokens.values()):
+        found = compare_evaluations(_final(folder, one), _final(folder, other), seed=seed)
+        return _at(tokens, found, "held-out problems")
+    curves = [list(_curve(folder / "metrics.jsonl", name)) for name in RIVALS]
+    points = at_equal_cost(*curves)
+    sampled = " and ".join(f"{count:,} tokens ({name})" for name, count in tokens.items())
+    told = f"the results above cost {sampled}"
+    if points is None or not are_equal(*(point.generated_tokens for point in points)):
+        return {
+            "text": f"{told}; they have no validations at equal cost: set study.generated_tokens, or validate more often "
+            "(eval.validate_every)"
+        }
+    evaluations = [_validation(folder, name, point.step) for name, point in zip(RIVALS, points, strict=True)]
+    found = compare_evaluations(*evaluations, seed=seed)
+    return _at({name: point.generated_tokens for name, point in zip(RIVALS, points, strict=True)}, found, f"validation problems ({told})")
+
+
+def _at(tokens: Mapping[str, int], found: Comparison, where: str) -> dict[str, Any]:
+    costs = " and ".join(f"{count:,} ({name})" for name, count in tokens.items())
+    return {**_plain(found), "generated_tokens": dict(tokens), "text": f"at equal generated tokens, {costs}, on {where}: {sentence(found)}"}
+
+
+def _curve(metrics: Path, stage: str) -> Iterator[CostPoint]:
+    for row in _rows(metrics):
+        if row["stage"] == stage and "validation_accuracy" in row and "consumed_tokens_total" in row:
+            yield CostPoint(row["consumed_tokens_total"], row["step"], row["validation_accuracy"])
+
+
+def _rows(metrics: Path) -> Iterator[Mapping[str, Any]]:
+    with metrics.open(encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def _validation(folder: Path, stage: str, step: int) -> Evaluation:
+    found: Sequence[Path] = sorted((folder / "evaluations").glob(f"validation-{stage}-step{step}-v*.parquet"))
+    return _evaluation(found[-1], stage)

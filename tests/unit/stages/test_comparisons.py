@@ -1,0 +1,83 @@
+"""What a study says of its stages, from evaluations that stand in its folder."""
+
+import pytest
+from evaluation_rows import verdicts, write_evaluation
+from fakes import Diary, FakeGenerator, FakeLearner, FakeScorer
+from samples import make_run, recipe_for
+
+from mathrl_ray.actors.interfaces import Actors
+from mathrl_ray.stages.comparisons import compare_stages
+
+
+@pytest.fixture
+def run(tmp_path):
+    diary = Diary()
+    return make_run(recipe_for(tmp_path), Actors(FakeLearner(diary), (FakeGenerator(diary),), (FakeScorer(diary),), (0,)))
+
+
+def finished(run, name, verdict, tokens=0, version=1):
+    write_evaluation(run.recorder.folder, f"{name}-v{version}", verdicts(verdict))
+    run.stages.append({"name": name, "policy_version": version, "generated_tokens": tokens})
+
+
+def validated(run, stage, step, tokens, verdict):
+    write_evaluation(run.recorder.folder, f"validation-{stage}-step{step}-v{step}", verdicts(verdict))
+    numbers = {"validation_accuracy": verdict.count("+") / len(verdict), "consumed_tokens_total": tokens}
+    run.recorder.metrics(stage, step, step, numbers)
+
+
+def test_each_stage_is_put_beside_the_one_before(run, capsys):
+    finished(run, "baseline", "-" * 20)
+    finished(run, "sft", "+" * 10 + "-" * 10)
+    finished(run, "sft_filtered", "+" * 10 + "-" * 10)
+    found = compare_stages(run)
+    assert [(each["first"], each["second"]) for each in found["neighbours"]] == [("baseline", "sft"), ("sft", "sft_filtered")]
+    assert [each["difference"] for each in found["neighbours"]] == [0.5, 0.0]
+    assert [(each["gained"], each["lost"]) for each in found["neighbours"]] == [(10, 0), (0, 0)]
+    assert found["equal_tokens"] is None
+    said = capsys.readouterr().out
+    assert "sft is above baseline: +50.0 points" in said
+    assert "sft_filtered and sft cannot be told apart" in said
+    assert "not methods" in said
+
+
+def test_a_single_stage_is_compared_with_nothing(run, capsys):
+    finished(run, "baseline", "-+")
+    assert compare_stages(run) == {}
+    assert capsys.readouterr().out == ""
+
+
+def test_rivals_of_equal_cost_are_compared_on_the_held_out_problems(run, capsys):
+    finished(run, "expert_iteration", "+" * 20, tokens=100_000)
+    finished(run, "grpo", "+" * 10 + "-" * 10, tokens=96_000)
+    equal = compare_stages(run)["equal_tokens"]
+    assert equal["generated_tokens"] == {"expert_iteration": 100_000, "grpo": 96_000}
+    assert equal["difference"] == -0.5
+    assert "at equal generated tokens, 100,000 (expert_iteration) and 96,000 (grpo), on held-out problems: grpo is below" in (
+        capsys.readouterr().out
+    )
+
+
+def test_rivals_of_unequal_cost_are_compared_where_their_validations_cost_the_same(run):
+    finished(run, "expert_iteration", "+" * 20, tokens=50_000)
+    finished(run, "grpo", "+" * 20, tokens=200_000)
+    validated(run, "expert_iteration", 1, 50_000, "+" * 15 + "-" * 5)
+    validated(run, "grpo", 10, 49_000, "+" * 5 + "-" * 15)
+    validated(run, "grpo", 40, 200_000, "+" * 20)
+    equal = compare_stages(run)["equal_tokens"]
+    assert equal["generated_tokens"] == {"expert_iteration": 50_000, "grpo": 49_000}
+    assert equal["difference"] == -0.5  # of 20 validation problems 15 and 5
+    assert "validation problems (the results above cost 50,000 tokens (expert_iteration) and 200,000 tokens (grpo))" in equal["text"]
+
+
+@pytest.mark.parametrize("tokens", [[], [150_000]])
+def test_rivals_without_validations_of_equal_cost_are_not_compared_and_it_says_what_to_set(run, tokens):
+    finished(run, "expert_iteration", "+" * 20, tokens=50_000)
+    finished(run, "grpo", "+" * 20, tokens=200_000)
+    validated(run, "expert_iteration", 1, 50_000, "+-")
+    for step, cost in enumerate(tokens):
+        validated(run, "grpo", step, cost, "+-")
+    equal = compare_stages(run)["equal_tokens"]
+    assert set(equal) == {"text"}
+    assert "study.generated_tokens" in equal["text"]
+    assert "eval.validate_every" in equal["text"]
