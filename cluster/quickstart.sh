@@ -57,6 +57,8 @@ dashboard=$("$python" -c 'from cluster.connection import recorded_head; head = r
 cat <<TEXT
 Took: install $installed_s s, head $((started_s - installed_s)) s, job $((ended_s - started_s)) s, together $ended_s s
 Runs: $runs
+Three seeds, with intervals over seeds, in about three times as long:
+  .venv/bin/python -m cluster.submit -- python jobs/study.py ${recipe%.toml}_seeds.toml run.root=$runs
 Dashboard: $dashboard (asks for a token: .venv/bin/ray get-auth-token)
 Head and jobs: .venv/bin/python -m cluster.head status
 Stop: bash cluster/down.sh

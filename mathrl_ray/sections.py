@@ -85,6 +85,10 @@ class DataSection(Section):
         "checkpoint come later); default: a part of train by hash, removed from it",
     )
     test: str = Field(BUILTIN, description="held-out problems, for the evaluation at the end of a stage only")
+    seed: NonNegativeInt = Field(
+        0,
+        description="which problems are used where a set has more, and which built-in ones; not run.seed, so that all seeds share a split",
+    )
     num_train_problems: PositiveInt = Field(4096, description="how many of train are used at most")
     num_validation_problems: NonNegativeInt = Field(500, description="how many validation problems; of train at most a fifth")
     columns: dict[str, str] = Field({}, description='maps our names to a file\'s columns, e.g. {problem = "question"}')

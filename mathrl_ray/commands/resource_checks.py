@@ -93,7 +93,13 @@ def check_disk(recipe: Recipe, nodes: Sequence[NodeFacts], model: ModelNeeds, *,
 
 def num_checkpoints(recipe: Recipe, stages: Sequence[str]) -> int:
     """At most there at the same time: what each training stage keeps, and one that is being written."""
-    run, num_trained = recipe.run, sum(stage != "baseline" for stage in stages)
+    trained = [stage for stage in stages if stage != "baseline"]
+    return sum(_num_kept(recipe, stage) for stage in trained) + 1 if trained else 0
+
+
+def _num_kept(recipe: Recipe, stage: str) -> int:
+    run = recipe.run
+    if stage == "expert_iteration":  # saves and validates every round
+        return min(recipe.expert_iteration.rounds, run.keep_last + run.keep_best)
     best = run.keep_best if recipe.eval.validate_every else 0
-    kept = run.keep_last + best if run.checkpoint_every or run.checkpoint_minutes else 1
-    return num_trained * kept + 1 if num_trained else 0
+    return run.keep_last + best if run.checkpoint_every or run.checkpoint_minutes else 1

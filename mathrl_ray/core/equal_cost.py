@@ -9,6 +9,8 @@ rewards whichever ran longer; so the shorter curve's end is the budget, and of t
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+RIVALS = "expert_iteration", "grpo"
+"""The two stages that spend generated tokens."""
 EQUAL_WITHIN = 0.05
 """Costs that differ by no more than this share of the larger one are called equal: batches are whole."""
 

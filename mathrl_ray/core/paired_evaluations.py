@@ -137,7 +137,7 @@ def _shared_problems(first: Evaluation, second: Evaluation, shared_only: bool) -
         advice = f"--shared compares the {len(shared)} that both have" if shared else "none is in both"
         raise ValueError(
             f"{first.name} and {second.name} are not about the same problems: {told}. {advice[0].upper()}{advice[1:]}; the same data.test, "
-            "eval.num_problems and (for built-in problems) run.seed give the same problems"
+            "eval.num_problems and (for built-in problems) data.seed give the same problems"
         )
     for column in ("problem", "gold"):
         if differing := [each for each in shared if ours[each][column] != theirs[each][column]]:

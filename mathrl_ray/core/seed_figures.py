@@ -18,15 +18,16 @@ Figures = Mapping[str, Any]
 """A stage's entry of summary.json."""
 
 
-def seed_interval(accuracies: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Student's interval of the mean of rates, one a seed: mean -+ t s / sqrt(n), cut to [0, 1].
+def seed_interval(accuracies: Sequence[float], confidence: float = 0.95, bounds: tuple[float, float] = (0.0, 1.0)) -> tuple[float, float]:
+    """Student's interval of the mean of rates, or of their differences, one a seed: mean -+ t s / sqrt(n), cut to the bounds.
 
     s is the sample standard deviation and t the quantile (1 + confidence) / 2 with n - 1 degrees of freedom (Student 1908): with 3 seeds
     4.30, so that few seeds that differ say little.
 
     Args:
-        accuracies: as fractions, at least two.
+        accuracies: as fractions, at least two; or differences of such.
         confidence: in (0, 1).
+        bounds: that no mean can leave: (-1, 1) for differences.
 
     Raises:
         ValueError: fewer than two, or a confidence outside of (0, 1).
@@ -40,7 +41,7 @@ def seed_interval(accuracies: Sequence[float], confidence: float = 0.95) -> tupl
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
     quantile = float(stdtrit(len(accuracies) - 1, (1 + confidence) / 2))
     half_width = quantile * stdev(accuracies) / sqrt(len(accuracies))
-    return max(0.0, fmean(accuracies) - half_width), min(1.0, fmean(accuracies) + half_width)
+    return max(bounds[0], fmean(accuracies) - half_width), min(bounds[1], fmean(accuracies) + half_width)
 
 
 def over_seeds(name: str, runs: Sequence[Figures]) -> dict[str, Any]:

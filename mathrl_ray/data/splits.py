@@ -3,10 +3,10 @@
 Called by stages/inputs.py. train is what is learned from; validation is for every choice during training; test is looked at once, at a
 stage's end. Knows the recipe's data section; knows no tokenizer.
 
-    test        data.test, eval.num_problems of it by run.seed
+    test        data.test, eval.num_problems of it by data.seed
     validation  data.validation, else data.num_validation_problems of data.train, the smallest hashes of their texts: the same ones whatever
-                the file's order, run.seed and data.num_train_problems. builtin:arithmetic has a validation split of its own.
-    train       data.train without what test or validation has too (data.overlap), data.num_train_problems of it by run.seed
+                the file's order, data.seed and data.num_train_problems. builtin:arithmetic has a validation split of its own.
+    train       data.train without what test or validation has too (data.overlap), data.num_train_problems of it by data.seed
 """
 
 import hashlib
@@ -63,7 +63,7 @@ def load_splits(data: DataSection, *, num_test_problems: int, seed: int) -> Spli
     Args:
         data: the recipe's section.
         num_test_problems: eval.num_problems, at most which many are taken.
-        seed: run.seed, of the choice among more problems than are used.
+        seed: data.seed, of the choice among more problems than are used.
 
     Raises:
         FileNotFoundError, DataError: as `read_problems`; an overlap that is refused; nothing left to train on.

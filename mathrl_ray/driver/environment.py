@@ -28,7 +28,7 @@ def describe_environment(recipe: Recipe, device: Device, learner_facts: dict[str
             "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         },
         "device": {"kind": device.kind, "reason": device.reason, **learner_facts},
-        "seeds": {"run": recipe.run.seed},
+        "seeds": {"run": recipe.run.seed, "data": recipe.data.seed},
     }
 
 

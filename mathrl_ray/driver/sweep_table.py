@@ -4,12 +4,14 @@ Called by sweep_job.py. Knows rich and plain numbers.
 """
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from mathrl_ray.core.seed_figures import neighbours
+from mathrl_ray.core.equal_cost import RIVALS, are_equal
+from mathrl_ray.core.seed_figures import neighbours, seed_interval
 
 Settings = Sequence[Mapping[str, Any]]
 """`setting`, and `stages` with figures over seeds, as summary.json holds them."""
@@ -49,7 +51,8 @@ def _seeds(stage: Mapping[str, Any]) -> str:
 def sentences(settings: Settings) -> list[str]:
     """Neighbours by accuracy: the stages of the one setting, or the settings in their last common stage."""
     if len(settings) == 1:
-        return neighbours([(stage["name"], stage) for stage in settings[0]["stages"]])
+        stages = settings[0]["stages"]
+        return [*neighbours([(stage["name"], stage) for stage in stages]), *_rivals({stage["name"]: stage for stage in stages})]
     of_setting = [{stage["name"]: stage for stage in setting["stages"]} for setting in settings]
     finished = [stages for stages in of_setting if stages]
     common = [name for name in (finished[0] if finished else ()) if all(name in stages for stages in finished)]
@@ -57,6 +60,25 @@ def sentences(settings: Settings) -> list[str]:
         return []
     named = [(setting["setting"], stages[common[-1]]) for setting, stages in zip(settings, of_setting, strict=True) if stages]
     return [f"{common[-1]}: {sentence}" for sentence in neighbours(named)]
+
+
+def _rivals(stages: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Expert iteration and GRPO, where they cost the same: seed by seed, on the same problems each."""
+    if not all(name in stages for name in RIVALS):
+        return []
+    one, other = (stages[name] for name in RIVALS)
+    tokens = " and ".join(f"{stages[name]['generated_tokens']:,.0f} ({name})" for name in RIVALS)
+    if not are_equal(one["generated_tokens"], other["generated_tokens"]):
+        return [f"their results cost {tokens} generated tokens a run, which is not the same: set study.generated_tokens"]
+    accuracies = [{run["seed"]: run["accuracy"] for run in stage["per_seed"]} for stage in (one, other)]
+    seeds = [seed for seed in accuracies[0] if seed in accuracies[1]]
+    differences = [accuracies[0][seed] - accuracies[1][seed] for seed in seeds]
+    text = ", ".join(f"{100 * difference:+.1f}" for difference in differences)
+    over = ""
+    if len(set(differences)) > 1:
+        low, high = (100 * end for end in seed_interval(differences, bounds=(-1.0, 1.0)))
+        over = f", mean {100 * fmean(differences):+.1f} points (95 % over seeds: {low:+.1f} to {high:+.1f})"
+    return [f"at equal generated tokens, {tokens} a run: {RIVALS[0]} less {RIVALS[1]} is {text}{over}"]
 
 
 CAPTION = (

@@ -14,12 +14,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from mathrl_ray.core.comparison_text import sentence
-from mathrl_ray.core.equal_cost import CostPoint, are_equal, at_equal_cost
+from mathrl_ray.core.equal_cost import RIVALS, CostPoint, are_equal, at_equal_cost
 from mathrl_ray.core.paired_evaluations import Comparison, Evaluation, compare_evaluations
 from mathrl_ray.driver.run import Run
 
-RIVALS = "expert_iteration", "grpo"
-"""The two stages that spend generated tokens."""
 NOTE = "Each compares checkpoints of one seed, not methods: for those, name several in study.seeds."
 
 

@@ -46,7 +46,7 @@ def load_inputs(recipe: Recipe, stages: Sequence[str]) -> Inputs:
     """
     try:
         prompts = load_prompts(recipe.data.prompt, recipe.eval.prompts)
-        splits = load_splits(recipe.data, num_test_problems=recipe.eval.num_problems, seed=recipe.run.seed)
+        splits = load_splits(recipe.data, num_test_problems=recipe.eval.num_problems, seed=recipe.data.seed)
         traces = _load_traces(recipe, splits, prompts) if SFT_STAGES & set(stages) else []
     except (ValueError, OSError) as error:
         raise RecipeError(str(error)) from error
@@ -116,10 +116,10 @@ def _make_traces(recipe: Recipe, prompt: Prompt) -> list[SftRow]:
             "name traces of your own, or another prompt."
         )
     # Other problems than those of data.train's first ones would do as well; these are drawn by their own seed.
-    problems = make_problems("train", recipe.sft.num_examples, recipe.run.seed + 1)
+    problems = make_problems("train", recipe.sft.num_examples, recipe.data.seed + 1)
     return [
         SftRow(problem.problem_id, fill(prompt, problem.problem), response, gold=problem.gold, problem=problem.problem)
-        for problem, response in make_traces(problems, SFT_MIX, recipe.run.seed)
+        for problem, response in make_traces(problems, SFT_MIX, recipe.data.seed)
     ]
 
 

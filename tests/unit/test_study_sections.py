@@ -1,5 +1,7 @@
 """The recipe's [expert_iteration], [curriculum] and [sweep]."""
 
+from pathlib import Path
+
 import pytest
 
 from mathrl_ray.config import Recipe, RecipeError
@@ -93,3 +95,13 @@ def test_a_warm_up_as_long_as_a_full_rounds_sft_is_refused(recipe_at):
     assert num_round_steps(recipe.expert_iteration, 2000) == 125
     with pytest.raises(RecipeError, match=r"learner\.warmup_steps = 125 .* expert_iteration stage .*capacity.* = 125 optimizer steps"):
         check_stage_settings(recipe, ["expert_iteration"])
+
+
+def test_the_recipe_of_three_seeds_is_the_default_one_but_for_its_seeds():
+    folder = Path(__file__).parent.parent.parent / "jobs" / "recipes"
+    one, three = (load_recipe(folder / f"{name}.toml", ["run.root=/runs"]) for name in ("arithmetic_cpu", "arithmetic_cpu_seeds"))
+    assert three.study.seeds == [0, 1, 2]
+    assert three.study.model_copy(update={"seeds": []}) == one.study
+    for section in type(one).model_fields:
+        if section not in ("study", "run"):
+            assert getattr(three, section) == getattr(one, section), section

@@ -195,3 +195,6 @@ def test_checkpoints_are_counted_as_the_recipe_keeps_them(tmp_path):
     assert number(["baseline", "sft", "grpo"], run={"keep_last": 2}) == 2 * 2 + 1  # keep_best counts where something is validated
     assert number(["grpo"], run={"keep_last": 2, "keep_best": 1}, eval={"validate_every": 5}) == 3 + 1
     assert number(["grpo"], run={"checkpoint_minutes": 0}) == 1 + 1
+    # expert iteration saves and validates every round, whatever these keys say, and has no more than its rounds
+    assert number(["expert_iteration"], run={"keep_last": 2, "keep_best": 1, "checkpoint_minutes": 0}) == 3 + 1
+    assert number(["expert_iteration"], run={"keep_last": 9}, expert_iteration={"rounds": 4}) == 4 + 1

@@ -78,3 +78,9 @@ def test_neighbours_by_accuracy_are_told_apart_in_sentences():
     assert neighbours(blocks[:1]) == []
     equal = {"accuracy": 0.3, "ci95": [0.2, 0.4]}
     assert neighbours([("a", equal), ("b", equal)]) == ["b and a are equal; their intervals overlap"]
+
+
+def test_differences_may_lie_below_0():
+    # mean 0, sample standard deviation 0.1, t(1) = 12.7062: 12.7062 * 0.1 / sqrt(2) = 0.8985... for -0.0707 and +0.0707
+    low, high = seed_interval([-0.0707107, 0.0707107], bounds=(-1.0, 1.0))
+    assert (low, high) == (pytest.approx(-0.89846, abs=1e-4), pytest.approx(0.89846, abs=1e-4))

@@ -432,7 +432,7 @@ async def test_a_curriculum_asks_easy_problems_first(tmp_path):
 async def test_the_job_ends_between_rounds_where_max_hours_leaves_no_room(tmp_path, capsys):
     each = Scene(tmp_path)
     now_s = [0.0]
-    each.run.time_limit = TimeLimit(1.0, num_problems=2, clock=lambda: now_s[0])
+    each.run.time_limit = TimeLimit(1.0, num_evaluated=2, clock=lambda: now_s[0])
     each.run.recipe = each.run.recipe.model_copy(update={"run": each.run.recipe.run.model_copy(update={"max_hours": 1.0})})
 
     async def train(batch, original=each.learner.train_sft):
