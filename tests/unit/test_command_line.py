@@ -18,7 +18,7 @@ RECIPE = str(REPOSITORY / "jobs" / "recipes" / "arithmetic_cpu.toml")
 
 def test_check_says_what_it_looked_at_and_starts_nothing(capsys):
     assert job("study", [RECIPE, "--check", "grpo.num_steps=3"]) == 0
-    assert "fine for study (stages baseline, sft, grpo)" in capsys.readouterr().out
+    assert "fine for study (stages baseline, sft, sft_filtered, expert_iteration, grpo)" in capsys.readouterr().out
 
 
 def test_check_is_quick_and_loads_no_torch():

@@ -132,9 +132,9 @@ def test_a_misspelt_prompt_is_told_under_the_key_and_as_the_word_that_were_writt
         check_local_paths(recipe_at("", 'eval.prompts=["chatt"]'), ["baseline"])
 
 
-def test_sft_filtered_is_a_stage_of_a_study_and_none_of_the_default_ones(recipe_at):
+def test_a_study_has_all_stages_unless_it_names_some(recipe_at):
     assert recipe_at('[study]\nstages = ["sft", "sft_filtered"]').study.stages == ["sft", "sft_filtered"]
-    assert recipe_at().study.stages == ["baseline", "sft", "grpo"]
+    assert recipe_at().study.stages == ["baseline", "sft", "sft_filtered", "expert_iteration", "grpo"]
 
 
 def test_a_batch_larger_than_the_traces_is_refused_for_both_sft_stages(recipe_at):

@@ -73,7 +73,13 @@ def test_check_says_how_many_runs_there_are_in_less_than_3_s(capsys):
 
 def test_the_preflight_says_how_long_all_runs_take_together(capsys, tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    small = ("data.num_train_problems=64", "eval.num_problems=16", "sft.num_examples=32", "data.num_validation_problems=8")
+    small = (
+        "data.num_train_problems=64",
+        "eval.num_problems=16",
+        "sft.num_examples=32",
+        "data.num_validation_problems=8",
+        "expert_iteration.questions=16",
+    )
     words = ["preflight", RECIPE, f"run.root={tmp_path / 'runs'}", *small, "study.seeds=[0, 1, 2]", "sweep.side_by_side=1"]
     assert command(words) == 0
     assert "3 runs (3 seeds), of which the table shows one: about " in capsys.readouterr().out

@@ -18,7 +18,13 @@ from mathrl_ray.device import choose_device
 
 REPOSITORY = Path(__file__).parent.parent.parent.parent
 RECIPE = str(REPOSITORY / "jobs" / "recipes" / "arithmetic_cpu.toml")
-SMALL = ("data.num_train_problems=64", "eval.num_problems=16", "sft.num_examples=32", "data.num_validation_problems=8")
+SMALL = (
+    "data.num_train_problems=64",
+    "eval.num_problems=16",
+    "sft.num_examples=32",
+    "data.num_validation_problems=8",
+    "expert_iteration.questions=16",
+)
 GIB = 2**30
 QWEN_MATH = ModelShape(151936, 1536, 8960, num_layers=28, num_heads=12, num_kv_heads=2, head_size=128, tied=True, attention_bias=True)
 NEEDS = ModelNeeds(QWEN_MATH, QWEN_MATH.num_parameters, prompt_tokens=200)

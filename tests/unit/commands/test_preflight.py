@@ -26,8 +26,8 @@ def test_the_default_recipe_passes_and_says_what_it_would_take(capsys, tmp_path)
     assert status == 0
     assert " 0 failed, 0 warnings" in printed
     assert all(word in printed for word in ("verdict", "memory", "KV cache", "/dev/shm", "run root", "versions", "dashboard", "cost"))
-    # 10 steps x 256 responses x 64 tokens, and the evaluation's 16 x 64
-    assert f"{10 * 256 * 64 + 16 * 64:,}" in printed
+    # 10 steps x 256 responses x 64 tokens, the evaluation's 16 x 64, and one validation's 8 x 64
+    assert f"{10 * 256 * 64 + 16 * 64 + 8 * 64:,}" in printed
     assert not (tmp_path / "runs").exists()
 
 
@@ -96,7 +96,7 @@ def test_a_run_that_was_another_recipes_is_refused_before_it_is_started(capsys, 
     (folder / "summary.json").write_text(json.dumps({"stages": [{"name": "baseline"}]}))
     status, printed = run(capsys, tmp_path, f"run.resume={folder}")
     assert status == 1
-    assert "grpo.num_steps: 3 was saved, 50 is given" in printed
+    assert "grpo.num_steps: 3 was saved, 60 is given" in printed
 
 
 def test_more_threads_than_cpus_are_a_warning(capsys, tmp_path):
@@ -185,7 +185,7 @@ def test_in_turns_a_step_is_the_sum_of_its_parts_and_overlapped_the_longer_one(t
 
 def test_a_job_says_one_line_where_all_is_well_and_raises_all_failures_where_not(tmp_path):
     said = []
-    recipe = recipe_for(tmp_path, data={"num_train_problems": 64}, eval={"num_problems": 16})
+    recipe = recipe_for(tmp_path, data={"num_train_problems": 64}, eval={"num_problems": 16}, expert_iteration={"questions": 16})
     inputs = load_inputs(recipe, ["baseline"])
     forecasts = check_job(recipe, ["baseline", "grpo"], inputs, CPU, said.append)
     assert forecasts["grpo"].num_steps == 50

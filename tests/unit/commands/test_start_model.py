@@ -111,7 +111,7 @@ def metaspace_tokenizer(scheme, texts):
 def test_a_tokenizer_is_refused_only_where_it_cannot_write_the_answers_tags(scheme, texts, verdict, tmp_path):
     folder = model_folder(tmp_path / "model", vocab_size=500)
     metaspace_tokenizer(scheme, texts).save_pretrained(folder)
-    recipe = recipe_for(tmp_path, model={"path": str(folder)}, data={"num_train_problems": 64})
+    recipe = recipe_for(tmp_path, model={"path": str(folder)}, data={"num_train_problems": 64}, expert_iteration={"questions": 16})
     prompts = load_inputs(recipe, ["baseline"]).prompts
     findings = list(check_tokenizer(recipe, read_model(recipe), prompts, "1 + 1?"))
     assert [finding.verdict for finding in findings if finding.name == "tokenizer"] == [verdict]
