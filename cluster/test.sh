@@ -9,6 +9,7 @@ esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 unset PYTHONDONTWRITEBYTECODE # tests start many processes that import the engines
 unset RAY_ADDRESS             # tests start Ray themselves
+export OMP_NUM_THREADS=1      # two processes on few cores: more threads would wait for each other
 
 step() {
     printf '\n=== %s\n' "$*"
