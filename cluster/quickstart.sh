@@ -52,13 +52,15 @@ started_s=$SECONDS
 status=0
 "$python" -m cluster.submit -- python jobs/study.py "$recipe" "${settings[@]}" || status=$?
 ended_s=$SECONDS
+of_all_seeds=() # what the user has changed, but for what the seeds' runs have of their own
+for argument in "$@"; do [[ $argument == run.name=* || $argument == run.seed=* ]] || of_all_seeds+=("$argument"); done
 dashboard=$("$python" -c 'from cluster.connection import recorded_head; head = recorded_head(); print(head.dashboard if head else "is down")')
 
 cat <<TEXT
 Took: install $installed_s s, head $((started_s - installed_s)) s, job $((ended_s - started_s)) s, together $ended_s s
 Runs: $runs
 Three seeds, with intervals over seeds, in about three times as long:
-  .venv/bin/python -m cluster.submit -- python jobs/study.py ${recipe%.toml}_seeds.toml run.root=$runs
+  .venv/bin/python -m cluster.submit -- python jobs/study.py ${recipe%.toml}_seeds.toml$(printf ' %q' "run.root=$runs" "${of_all_seeds[@]}")
 Dashboard: $dashboard (asks for a token: .venv/bin/ray get-auth-token)
 Head and jobs: .venv/bin/python -m cluster.head status
 Stop: bash cluster/down.sh

@@ -125,9 +125,26 @@ def summarise(run: Path) -> int:
     """Prints the results of the stages that a run has finished so far."""
     from mathrl_ray.driver.console import Console, protocol
 
+    if (run / "sweep.json").is_file():
+        return _summarise_sweep(run)
     recipe = Recipe.model_validate(tomllib.loads(_read(run, "recipe.toml")))
     stages: list[dict[str, Any]] = json.loads(_read(run, "summary.json"))["stages"]
     Console().table(stages, caption=protocol(recipe))
+    return 0
+
+
+def _summarise_sweep(run: Path) -> int:
+    """The same of a study over seeds or of a sweep, and its runs."""
+    from mathrl_ray.commands.display import show
+    from mathrl_ray.commands.evaluation_files import runs_of_sweep
+    from mathrl_ray.driver.sweep_table import CAPTION, sentences, sweep_table
+
+    if not (run / "summary.json").is_file():
+        raise ValueError(f"{runs_of_sweep(run)}; it has no summary.json before all have ended")
+    summary = json.loads(_read(run, "summary.json"))
+    settings = summary["settings"] if "settings" in summary else [{"setting": "", **summary}]
+    show(sweep_table(settings, CAPTION))
+    print("\n".join(sentences(settings)))
     return 0
 
 

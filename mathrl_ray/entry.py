@@ -57,7 +57,7 @@ def main(job: str, arguments: Sequence[str] | None = None) -> int:
         if runs:
             from mathrl_ray.sweep_recipe import count_text
 
-            print(f"it makes {count_text(runs)}, each checked: {', '.join(run.name for run in runs)}")
+            print(masked_text(f"it makes {count_text(runs)}, each checked: {', '.join(run.name for run in runs)}", secrets))
         return 0
     return _run(recipe, stages, secrets, runs)
 

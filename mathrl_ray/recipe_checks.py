@@ -12,7 +12,11 @@ from mathrl_ray.sections import BUILTIN, ExpertIterationSection, GrpoSection, Sf
 
 SFT_STAGES = frozenset({"sft", "sft_filtered"})
 """The stages that learn from sft.traces."""
-NOT_SWEPT = frozenset({"study.stages", "study.seeds", *(f"run.{key}" for key in ("name", "root", "resume", "resume_with_changes"))})
+RIVALS = frozenset({"expert_iteration", "grpo"})
+"""The stages that study.generated_tokens puts at equal cost."""
+NOT_SWEPT = frozenset(
+    {"study.stages", "study.seeds", *(f"run.{key}" for key in ("name", "root", "resume", "resume_with_changes", "mirror"))}
+)
 """Keys that a sweep has one value of."""
 DEFAULT_GRADER = "default"
 """Our own, in eval.graders."""
@@ -266,6 +270,12 @@ def check_stage_settings(recipe: Recipe, stages: Sequence[str]) -> None:
             f"expert_iteration.questions = {recipe.expert_iteration.questions} is more than data.num_train_problems = "
             f"{recipe.data.num_train_problems}: a round may not ask a problem twice. Lower the first or raise the second."
         )
+    if token_budget(recipe, stages) and (recipe.learner.schedule != "constant" or recipe.learner.warmup_fraction):
+        raise RecipeError(
+            f"study.generated_tokens = {recipe.study.generated_tokens} ends grpo at a step that is not known before, and learner.schedule "
+            f'= "{recipe.learner.schedule}" and learner.warmup_fraction = {recipe.learner.warmup_fraction} span all its steps. Set '
+            'learner.schedule = "constant" and learner.warmup_steps in place of learner.warmup_fraction, or study.generated_tokens = 0.'
+        )
     if "grpo" in stages and recipe.curriculum.skip_after and recipe.grpo.num_epochs:
         raise RecipeError(
             f"curriculum.skip_after = {recipe.curriculum.skip_after} with grpo.num_epochs = {recipe.grpo.num_epochs}: a pass over the data "
@@ -276,6 +286,11 @@ def check_stage_settings(recipe: Recipe, stages: Sequence[str]) -> None:
         raise RecipeError(
             f"sft.batch_size = {recipe.sft.batch_size} is more than sft.num_examples = {recipe.sft.num_examples}: lower the first."
         )
+
+
+def token_budget(recipe: Recipe, stages: Sequence[str]) -> int:
+    """study.generated_tokens where it is in force: among these stages are both that it puts at equal cost; else 0, for no limit."""
+    return recipe.study.generated_tokens if set(stages) >= RIVALS else 0
 
 
 def num_sft_steps(sft: SftSection, num_examples: int) -> int:

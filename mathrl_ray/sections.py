@@ -340,7 +340,9 @@ class StudySection(Section):
     stages: Annotated[list[StageName], Field(min_length=1)] = ["baseline", "sft", "sft_filtered", "expert_iteration", "grpo"]
     seeds: list[NonNegativeInt] = Field([], description="values of run.seed, for one run each and their means; none: run.seed alone")
     generated_tokens: NonNegativeInt = Field(
-        0, description="tokens that expert iteration and GRPO each sample for learning, so that they cost the same; 0: no limit"
+        0,
+        description="tokens that expert iteration and GRPO each sample for learning in a study of both, so that they cost the same; a job "
+        "without one of them has no such limit; 0: no limit",
     )
 
 
@@ -353,8 +355,13 @@ class SweepSection(Section):
     combine: Literal["grid", "zip"] = Field("grid", description="every value with every other, or the lists row by row")
     seeds: list[NonNegativeInt] = Field([], description="values of run.seed for each setting; none: study.seeds, else run.seed as it is")
     side_by_side: NonNegativeInt = Field(0, description="runs at once at most; 0: as many as the machines have room for")
-    end_early: Literal["never", "halving"] = Field("halving", description="halving: settings that are clearly behind end early")
-    keep: Annotated[float, Field(gt=0, le=1)] = Field(0.5, description="halving: the share of settings that goes on in any case")
+    end_early: Literal["never", "halving"] = Field(
+        "halving", description="halving: settings that are clearly behind at the same step end early; not where steps cost differently"
+    )
+    keep: Annotated[float, Field(gt=0, le=1)] = Field(0.5, description="halving: the share of all settings that goes on in any case")
+    seed_sd: Annotated[float, Field(ge=0, le=0.5)] = Field(
+        0.05, description="halving: by how much a run's validation accuracy differs between training seeds (standard deviation), at least"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -20,6 +20,8 @@ from mathrl_ray.actors.placement import (
     dashboard_url,
     engine_cpus,
     engine_gpus,
+    engine_threads,
+    entrypoint_cpus,
     plan_device,
     ray_connection,
 )
@@ -31,10 +33,11 @@ from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.core.masking import known_secrets
 from mathrl_ray.driver.console import LOG_WIDTH, Console
 from mathrl_ray.driver.environment import PACKAGES
+from mathrl_ray.driver.mirror import check_mirror, mirrored
 from mathrl_ray.driver.stopping import StoppedError, Stopping
 from mathrl_ray.driver.sweep_child import COMMAND
 from mathrl_ray.driver.sweep_folder import SweepFolder, find_sweep
-from mathrl_ray.driver.sweep_judge import Rungs, rungs_of
+from mathrl_ray.driver.sweep_judge import Rungs, rungs_of, unlike_keys
 from mathrl_ray.driver.sweep_room import Needs, Room
 from mathrl_ray.driver.sweep_runs import SweepRuns
 from mathrl_ray.driver.sweep_summary import VariantsFailedError, failures, settings_of, summary_of
@@ -74,29 +77,37 @@ def run_sweep(
         VariantsFailedError: at least one run failed; the others have ended as they should.
     """
     say = Console(secrets=known_secrets(os.environ, recipe.model_dump())).say
+    if recipe.run.mirror:
+        check_mirror(recipe.run.mirror, Path(recipe.run.root))
     place = find_sweep(recipe)
     if recipe.run.resume == "auto" and place is None:
         say(f'run.resume = "auto": no sweep of {recipe.run.name} in {recipe.run.root}; a new one begins')
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(contextlib.closing(SweepFolder.go_on(place, recipe, runs))) if place else None
+        folder = stack.enter_context(contextlib.closing(SweepFolder.go_on(place, recipe, runs, stages))) if place else None
         environment = stack.enter_context((connection or ray_for_all)(recipe.run.name, say))
         stopping.listen()
         needs, room = (look or _look)(recipe, runs, stages)
         if folder is None:
-            folder = stack.enter_context(contextlib.closing(SweepFolder.create(recipe, runs)))
-        _say_what_begins(recipe, folder, runs, room.most([needs[run.name] for run in runs]), say)
+            folder = stack.enter_context(contextlib.closing(SweepFolder.create(recipe, runs, stages)))
+        _say_what_begins(recipe, folder, runs, room, [needs[run.name] for run in runs], say)
         sweep = SweepRuns(folder, runs, stages, Path(recipe.run.root), room, needs, say, command=command, environment=environment)
-        sweep.rungs, sweep.keep = _rungs(recipe, runs, stages, say), recipe.sweep.keep
+        sweep.rungs, sweep.keep, sweep.seed_sd = _rungs(recipe, runs, stages, say), recipe.sweep.keep, recipe.sweep.seed_sd
         try:
-            asyncio.run(_until_the_end(sweep, stopping, say))
+            asyncio.run(_until_the_end(recipe, sweep, stopping, say))
         except StoppedError:
             say(f"to go on, start the same again with run.resume={folder.folder}; what is finished stays")
             raise
-    _report(recipe, folder, runs, say)
+    _report(folder, runs, say)
 
 
-async def _until_the_end(sweep: SweepRuns, stopping: Stopping, say: Say) -> None:
-    await stopping.interruptible(sweep.work(), sweep.stop, say)
+async def _until_the_end(recipe: Recipe, sweep: SweepRuns, stopping: Stopping, say: Say) -> None:
+    """All runs, and the sweep's summary, while its own folder is mirrored as each of them mirrors its own."""
+    async with mirrored(recipe.run.mirror, sweep.folder.folder, say, lambda: stopping.requested):
+        try:
+            await stopping.interruptible(sweep.work(), sweep.stop, say)
+        finally:  # whatever it was (a full disk), the runs save while their Ray is there; nothing where they have ended
+            await sweep.stop()
+        sweep.folder.summary(summary_of(settings_of(sweep.folder, sweep.runs), is_swept=bool(recipe.sweep.lists)))
 
 
 @contextlib.contextmanager
@@ -114,9 +125,9 @@ def ray_for_all(namespace: str, say: Say) -> Iterator[dict[str, str]]:
 def _look(recipe: Recipe, runs: Sequence[PlannedRun], stages: Sequence[StageName]) -> tuple[dict[str, Needs], Room]:
     """
     Raises:
-        RecipeError: a run needs more than all machines have.
+        RecipeError: a run needs more than all machines have, or more than this job's own process leaves of that.
     """
-    root = recipe.run.root
+    root, own_cpus = recipe.run.root, entrypoint_cpus()
     Path(root).mkdir(parents=True, exist_ok=True)
     nodes = cluster_nodes(root, PACKAGES) if os.environ.get("RAY_ADDRESS") else [this_node(root, PACKAGES)]
     needs = {}
@@ -125,8 +136,13 @@ def _look(recipe: Recipe, runs: Sequence[PlannedRun], stages: Sequence[StageName
             device = plan_device(run.recipe)
         except RecipeError as error:
             raise RecipeError(f"variant {run.name}: {error}") from error
-        memory_bytes = _memory_bytes(run.recipe, stages, nodes)
-        needs[run.name] = Needs(engine_cpus(run.recipe), engine_gpus(run.recipe, device), memory_bytes)
+        memory_bytes, cpus = _memory_bytes(run.recipe, stages, nodes), engine_cpus(run.recipe)
+        if cpus > (num_cpus := cluster_total().get("CPU", 0.0)) - own_cpus:
+            raise RecipeError(
+                f"variant {run.name}: it needs {cpus} CPUs, and of the cluster's {num_cpus:g} this job's own process keeps {own_cpus:g} "
+                "(--entrypoint-num-cpus) for as long as it waits: submit it without, or add a node."
+            )
+        needs[run.name] = Needs(cpus, engine_gpus(run.recipe, device), memory_bytes, engine_threads(run.recipe))
     memory_bytes = sum(node.memory_bytes for node in nodes)
     return needs, Room(cluster_total, cluster_free, memory_bytes, recipe.sweep.side_by_side)
 
@@ -144,6 +160,9 @@ def _rungs(recipe: Recipe, runs: Sequence[PlannedRun], stages: Sequence[StageNam
     """Of each run; none where nothing ends early."""
     if recipe.sweep.end_early == "never" or len({run.setting for run in runs}) < 2:
         return {}
+    if unlike := unlike_keys(recipe.sweep.lists):
+        say(f"{', '.join(unlike)}: settings differ in what a step costs, or in how they are validated: nothing ends early")
+        return {}
     found = {run.name: rungs_of(run.recipe, stages) for run in runs}
     rungs = {name: each for name, each in found.items() if each is not None}
     if len(rungs) < len(found) or len({each.stage for each in rungs.values()}) > 1:
@@ -152,23 +171,25 @@ def _rungs(recipe: Recipe, runs: Sequence[PlannedRun], stages: Sequence[StageNam
     return rungs
 
 
-def _say_what_begins(recipe: Recipe, folder: SweepFolder, runs: Sequence[PlannedRun], most: int, say: Say) -> None:
+def _say_what_begins(recipe: Recipe, folder: SweepFolder, runs: Sequence[PlannedRun], room: Room, needs: Sequence[Needs], say: Say) -> None:
+    most = room.most(needs)
     done = [entry.name for entry in folder.entries if entry.status in ("finished", "ended_early")]
     say(f"sweep directory {folder.folder}")
-    say(f"{count_text(runs)}, room for {most} at once")
+    say(f"{count_text(runs)}, room for {most} at once; {' or '.join(dict.fromkeys(each.text for each in needs))} each")
+    for remark in folder.remarks:
+        say(remark)
     if done:
         say(f"done already: {', '.join(done)}")
     if recipe.run.max_hours:
         say(f"run.max_hours = {recipe.run.max_hours:g} is each run's own limit, not that of all together")
 
 
-def _report(recipe: Recipe, folder: SweepFolder, runs: Sequence[PlannedRun], say: Say) -> None:
+def _report(folder: SweepFolder, runs: Sequence[PlannedRun], say: Say) -> None:
     """
     Raises:
         VariantsFailedError: at least one run failed.
     """
     settings = settings_of(folder, runs)
-    folder.summary(summary_of(settings, is_swept=bool(recipe.sweep.lists)))
     if any(setting["stages"] for setting in settings):
         screen = table_console(LOG_WIDTH)
         screen.print()
@@ -176,8 +197,8 @@ def _report(recipe: Recipe, folder: SweepFolder, runs: Sequence[PlannedRun], say
         for sentence in sentences(settings):
             say(sentence)
     for entry in folder.entries:
-        if entry.status == "ended_early":
-            say(f"{entry.name} ended early: {entry.reason}")
+        if entry.status in ("ended_early", "stopped"):
+            say(f"{entry.name} {entry.status.replace('_', ' ')}: {entry.reason}")
     say(f"sweep directory {folder.folder}")
     if text := failures(folder):
         raise VariantsFailedError(f"{text}\nTo run these again, start the same with run.resume={folder.folder}; what is finished stays")

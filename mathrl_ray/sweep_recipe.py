@@ -41,7 +41,7 @@ def planned_runs(path: str | Path, overrides: Sequence[str], stages: Sequence[st
     A variant's values are put on top of the file and of the command line, as if they were the last words there.
 
     Raises:
-        RecipeError: a variant cannot run; it is named.
+        RecipeError: a variant cannot run, or two are the same run; they are named.
     """
     recipe = load_recipe(path, overrides)
     seeds = recipe.study.seeds or recipe.sweep.seeds
@@ -49,7 +49,7 @@ def planned_runs(path: str | Path, overrides: Sequence[str], stages: Sequence[st
         made = variants(recipe.sweep.lists, combine=recipe.sweep.combine, seeds=seeds)
     except ValueError as error:
         raise RecipeError(f"recipe {path}: {error}") from error
-    runs, remarks = [], list[str]()
+    runs, remarks, names = [], list[str](), dict[str, str]()
     for variant in made:
         try:
             of_variant = _alone(load_recipe(path, [*overrides, *variant.overrides()]))
@@ -57,6 +57,8 @@ def planned_runs(path: str | Path, overrides: Sequence[str], stages: Sequence[st
             remarks += check_local_paths(of_variant, stages)
         except RecipeError as error:
             raise RecipeError(f"variant {variant.name}: {error}") from error
+        if (same := names.setdefault(of_variant.model_dump_json(), variant.name)) != variant.name:  # 1 and 1.0, or a key twice
+            raise RecipeError(f"variants {same} and {variant.name} are the same run: remove one of the values in [sweep]")
         runs.append(PlannedRun(variant, of_variant))
     return runs, list(dict.fromkeys(remarks))
 

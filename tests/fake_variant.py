@@ -3,7 +3,10 @@
 Speaks the real protocol (driver/sweep_child.py), and writes what a run writes: recipe.toml, environment.json, metrics.jsonl, a checkpoint
 where it is told to stop, summary.json. PLAN is a JSON file: for each variant (by the end of run.name) what it does:
 
-    {"accuracy": 0.4, "validations": [[10, 0.2], [20, 0.3]], "step_s": 0.05, "fails": false, "hangs": false, "until": "a file"}
+    {"accuracy": 0.4, "validations": [[10, 0.2], [20, 0.3]], "step_s": 0.05, "fails": false, "hangs": false, "until": "a file",
+     "prints": ["a line"], "folder_s": 0.0, "settle_s": 0.0, "ended_by": ""}
+
+The last three: before its folder is made, before its engines run, and what ended its last stage.
 
 Each start, end and stop is a line of <root>/diary.txt: what, run.name, run.resume, seconds.
 """
@@ -32,6 +35,7 @@ class FakeRun:
         run = self.recipe["run"]
         self.name, self.root = run["name"], Path(run["root"])
         self.plan = next((plan[name] for name in plan if self.name.endswith(name)), {})
+        time.sleep(self.plan.get("folder_s", 0.0))
         self.folder = Path(run["resume"]) if run["resume"] else self._new_folder()
 
     def _new_folder(self):
@@ -53,9 +57,12 @@ class FakeRun:
     def run(self):
         self.note("begin")
         print(f"0:00  seed {self.recipe['run']['seed']} of {self.name} begins", flush=True)
+        for line in self.plan.get("prints", []):
+            print(line, flush=True)
+        time.sleep(self.plan.get("settle_s", 0.0))
         (self.folder / "environment.json").write_text("{}")
         assert not self.recipe["study"]["seeds"]
-        assert set(self.recipe["sweep"]) == {"combine", "seeds", "side_by_side", "end_early", "keep"}
+        assert set(self.recipe["sweep"]) == {"combine", "seeds", "side_by_side", "end_early", "keep", "seed_sd"}
         if self.plan.get("fails"):
             raise RuntimeError("generator-0 died")
         for step, accuracy in self.plan.get("validations", [[1, 0.5]]):
@@ -75,6 +82,8 @@ class FakeRun:
              "generated_tokens": 1000 + self.recipe["run"]["seed"], "device_s": {"learner": 2.0}}
             for stage in self.stages
         ]  # fmt: skip
+        if self.plan.get("ended_by"):
+            stages[-1]["ended_by"] = self.plan["ended_by"]
         (self.folder / "summary.json").write_text(json.dumps({"stages": stages}))
         self.note("finish")
 
@@ -95,8 +104,8 @@ def main():
 
     run = FakeRun(told, json.loads(Path(sys.argv[1]).read_text()))
     signal.signal(signal.SIGTERM, on_signal)
-    follow(line, lambda: time.monotonic() - told_s[0] if told_s else None)
     try:
+        follow(line, lambda: time.monotonic() - told_s[0] if told_s else None)
         run.run()
     except Stopped:
         run.save()

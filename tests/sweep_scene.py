@@ -22,8 +22,8 @@ STAGES = ["sft", "grpo"]
 
 
 class SweepScene:
-    def __init__(self, folder, text, *, room=2, plan=None):
-        self.root, self.room = folder / "runs", room
+    def __init__(self, folder, text, *, room=2, free=None, plan=None):
+        self.root, self.room, self.free = folder / "runs", room, free or room
         self.root.mkdir(exist_ok=True)
         self.recipe_file, self.plan_file = folder / "mine.toml", folder / "plan.json"
         self.recipe_file.write_text(text)
@@ -44,8 +44,8 @@ class SweepScene:
         )
 
     def _look(self, recipe, runs, stages):
-        there = {"CPU": float(self.room)}
-        return {run.name: Needs(1) for run in runs}, Room(lambda: there, lambda: there, side_by_side=recipe.sweep.side_by_side)
+        there, free = {"CPU": float(self.room)}, {"CPU": float(self.free)}
+        return {run.name: Needs(1) for run in runs}, Room(lambda: there, lambda: free, side_by_side=recipe.sweep.side_by_side)
 
     def start(self, *overrides):
         """The sweep in a process of its own."""
@@ -58,6 +58,11 @@ class SweepScene:
         path = self.root / "diary.txt"
         lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
         return [name.removeprefix("mine-") for kind, name, *_ in lines if kind == what]
+
+    def times_s(self, what):
+        """Of the same lines."""
+        lines = [line.split() for line in (self.root / "diary.txt").read_text().splitlines()]
+        return [float(second) for kind, *_, second in lines if kind == what]
 
     def most_at_once(self):
         at_once = most = 0
@@ -87,6 +92,7 @@ def main(arguments):
     folder, room, *overrides = arguments
     scene = SweepScene.__new__(SweepScene)
     scene.root, scene.room = Path(folder) / "runs", int(room)
+    scene.free = scene.room
     scene.recipe_file, scene.plan_file = Path(folder) / "mine.toml", Path(folder) / "plan.json"
 
     def run(recipe, stages, runs, stopping):

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import json
 import os
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 
 import ray
 from ray._private.services import canonicalize_bootstrap_address  # ray.init's own; no public call says where `auto` leads
+from ray.experimental.internal_kv import _internal_kv_get  # where Ray's job manager notes jobs; its client would need the dashboard
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -100,6 +102,13 @@ def cluster_free() -> dict[str, float]:
     return dict(ray.available_resources())
 
 
+def entrypoint_cpus() -> float:
+    """What `ray job submit --entrypoint-num-cpus` keeps for the process of this job for as long as it runs; 0 for any other process."""
+    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}").get("metadata", {}).get("job_submission_id", "")
+    noted = _internal_kv_get(f"_ray_internal_job_info_{job}", namespace=b"job") if job else None
+    return float(json.loads(noted).get("entrypoint_num_cpus") or 0) if noted else 0.0
+
+
 def dashboard_url() -> str:
     """Address of the dashboard of the joined cluster."""
     url = ray._private.worker.get_dashboard_url()  # Ray prints this at start and has no public call for it
@@ -132,6 +141,12 @@ def plan_for(recipe: Recipe, *, num_cpus: float, num_gpus: float) -> Device:
 def engine_cpus(recipe: Recipe) -> int:
     """CPUs that a run's engines reserve."""
     return LEARNER_CPUS * recipe.learner.num_ranks + GENERATOR_CPUS * recipe.generator.replicas
+
+
+def engine_threads(recipe: Recipe) -> int:
+    """CPU threads of a run's engines: more than Ray reserves CPUs, where num_threads is above 1."""
+    learner, generator = recipe.learner, recipe.generator
+    return learner.num_ranks * learner.num_threads + generator.replicas * generator.num_threads
 
 
 def engine_gpus(recipe: Recipe, device: Device) -> float:

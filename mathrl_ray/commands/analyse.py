@@ -6,7 +6,7 @@ problem vote. The figures are in core/breakdown.py and core/failure_analysis.py.
 
 import json
 import os
-import shlex
+import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,10 +14,13 @@ from typing import Any
 
 from mathrl_ray.actors.gold_judge import GoldJudge
 from mathrl_ray.commands.answer_keys import grader_keys, would_be_right
-from mathrl_ray.commands.display import plain_table, show
-from mathrl_ray.commands.evaluation_files import evaluation_of, read_evaluation
-from mathrl_ray.core.breakdown import OutcomeCount, Part, by_level, by_outcome, by_subject, whole
+from mathrl_ray.commands.display import number_table, show
+from mathrl_ray.commands.evaluation_files import evaluation_of, read_evaluation, stage_of, stages_in
+from mathrl_ray.config import Recipe
+from mathrl_ray.core.breakdown import AtK, OutcomeCount, Part, Row, by_level, by_outcome, by_subject, whole
+from mathrl_ray.core.failure_advice import AnalysedRun
 from mathrl_ray.core.failure_analysis import FailureAnalysis, Kind, analyse_failures
+from mathrl_ray.core.one_line import one_line
 
 TITLES = {
     "solved": "format kept, answer right",
@@ -25,7 +28,6 @@ TITLES = {
     "format": "format broken, answer would be right",
     "both": "format broken, answer wrong",
 }
-_LONGEST_SHOWN = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def analyse(options: AnalyseOptions) -> int:
         raise ValueError("--examples must be 0 or more, and every --k at least 1")
     path = evaluation_of(options.run, options.stage, options.prompt)
     evaluation = read_evaluation(path)
-    found = _analysis(evaluation.rows, options, _recipe(path))
+    found = _analysis(evaluation.rows, options, _run_of(path))
     if options.json:
         print(json.dumps({"name": evaluation.name, "file": str(path), **asdict(found)}, indent=2))
     else:
@@ -76,13 +78,20 @@ def analyse(options: AnalyseOptions) -> int:
     return 0
 
 
-def _recipe(path: Path) -> str:
-    """The recipe of the run that an evaluation is from, as a shell takes it."""
-    recipe = path.resolve().parent.parent / "recipe.toml"
-    return shlex.quote(str(recipe)) if recipe.is_file() else "RECIPE.toml"
+def _run_of(path: Path) -> AnalysedRun:
+    """What is known of the run that an evaluation is from: of a file without one, nothing but what its name says."""
+    folder, stage = path.resolve().parent.parent, stage_of(path) or "baseline"
+    file = folder / "recipe.toml"
+    if not file.is_file():
+        return AnalysedRun(stage)
+    try:
+        recipe = Recipe.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+    except ValueError:  # border: of another version; the jobs say what they cannot read of it, and the figures stand without it
+        recipe = Recipe()
+    return AnalysedRun(stage, stages_in(folder), recipe, str(file))
 
 
-def _analysis(rows: Sequence[Any], options: AnalyseOptions, recipe: str) -> Analysis:
+def _analysis(rows: Sequence[Any], options: AnalyseOptions, run: AnalysedRun) -> Analysis:
     with GoldJudge(options.num_workers or os.cpu_count() or 1, options.limit_s) as judge:
         waived = would_be_right(rows, judge)
         key = grader_keys(rows, judge)
@@ -92,14 +101,14 @@ def _analysis(rows: Sequence[Any], options: AnalyseOptions, recipe: str) -> Anal
         levels=by_level(rows, **settings),
         subjects=by_subject(rows, **settings),
         outcomes=by_outcome(rows),
-        failures=analyse_failures(rows, waived, recipe=recipe, num_examples=options.num_examples),
+        failures=analyse_failures(rows, waived, run=run, num_examples=options.num_examples),
     )
 
 
 def _report(name: str, row: Any, found: Analysis) -> None:
     print(
-        f"{name}: prompt {row['prompt_name']}, temperature {row['temperature']:g}, top-p {row['top_p']:g}, at most {row['max_tokens']} "
-        f"tokens, grader {row['grader']}"
+        f"{one_line(name)}: prompt {one_line(row['prompt_name'])}, temperature {row['temperature']:g}, top-p {row['top_p']:g}, "
+        f"at most {row['max_tokens']} tokens, grader {one_line(row['grader'])}"
     )
     for title, parts in (("level", found.levels), ("subject", found.subjects)):
         _show_parts(title, [*parts, found.whole])
@@ -113,22 +122,29 @@ def _report(name: str, row: Any, found: Analysis) -> None:
 def _show_parts(title: str, parts: Sequence[Part]) -> None:
     ks = [each.k for each in parts[-1].at_k if each.k > 1]
     heads = (f"{figure}@{k}" for k in ks for figure in ("pass", "maj"))
-    table = plain_table(title, "problems", "accuracy (95 %)", "format", "tokens right / wrong", *heads)
+    table = number_table(title, "problems", "accuracy (95 %)", "format", "tokens right / wrong", *heads)
     for part in parts:
         held = {each.k: each for each in part.at_k}
+        at_k = [text for k in ks for text in (_at_k(held[k], part) if k in held else ("-", "-"))]
         table.add_row(
-            part.name,
+            one_line(part.name),
             f"{part.accuracy.num_problems:,}",
             f"{100 * part.accuracy.value:.1f} % ({100 * part.accuracy.low:.1f} to {100 * part.accuracy.high:.1f})",
             f"{100 * part.format_rate:.1f} %",
             f"{_tokens(part.mean_right_tokens)} / {_tokens(part.mean_wrong_tokens)}",
-            *(text for k in ks for text in ((_share(held[k].pass_at_k), _share(held[k].maj_at_k)) if k in held else ("-", "-"))),
+            *at_k,
         )
     show(table)
 
 
+def _at_k(found: AtK, part: Part) -> tuple[str, str]:
+    """pass@k and maj@k, with the number of problems that they rest on where it is not the accuracy's: some lack k graded samples."""
+    of = "" if found.num_problems == part.accuracy.num_problems else f" of {found.num_problems:,}"
+    return _share(found.pass_at_k) + of, _share(found.maj_at_k) + of
+
+
 def _show_outcomes(outcomes: Sequence[OutcomeCount]) -> None:
-    table = plain_table("outcome", "samples", "share", "mean tokens")
+    table = number_table("outcome", "samples", "share", "mean tokens")
     for each in outcomes:
         table.add_row(each.outcome, f"{each.num_samples:,}", _share(each.share), f"{each.mean_response_tokens:.1f}")
     show(table)
@@ -142,13 +158,15 @@ def _show_kind(kind: Kind) -> None:
     if kind.advice.command:
         print(f"  try:    {kind.advice.command}")
     for row in kind.examples:
-        print(f"  {row['problem_id']} sample {row['sample']}, gold {_short(row['gold'])}, {row['outcome']}: {_short(row['response'])}")
+        _show_example(row)
 
 
-def _short(text: str) -> str:
-    """One line, its end rather than its start, where the answer stands."""
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_SHOWN else f"...{line[-_LONGEST_SHOWN:]}"
+def _show_example(row: Row) -> None:
+    """Of a response its end rather than its start: there the answer stands."""
+    gold, answer = one_line(row["gold"]), one_line(row["extracted_answer"]) or "none"
+    print(f"  {one_line(row['problem_id'])} sample {row['sample']}, gold {gold}, answer {answer}, {row['outcome']}")
+    print(f"    problem:  {one_line(row['problem'])}")
+    print(f"    response: {one_line(row['response'], keep_end=True)}")
 
 
 def _share(rate: float) -> str:

@@ -5,7 +5,7 @@ Called by analyse.py. Asks the grader in processes that can be ended, for what s
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import permutations
 from typing import Any
 
 from mathrl_ray.actors.gold_judge import GoldJudge
@@ -37,7 +37,7 @@ def _pair_to_judge(row: Row) -> tuple[str, str] | None:
     """(answer, gold) of an answer in a broken format; None where there is no answer, or nothing left to ask."""
     if row["format_reward"] or row.get("lenient_answer_correct") is not None:
         return None
-    answer = extract(row["response"], grading_style(row["prompt_name"], row["prompt"])).answer_to_judge
+    answer = extract(row["response"] or "", grading_style(row["prompt_name"], row["prompt"])).answer_to_judge
     return (answer, row["gold"]) if answer else None
 
 
@@ -48,15 +48,16 @@ def _known(row: Row) -> bool:
 def grader_keys(rows: Sequence[Row], judge: GoldJudge) -> Callable[[Row], Key]:
     """What a sample votes for in maj@k, where the grader says which wrong answers are equal.
 
-    Answers of one problem that the grader calls equal, either as the gold of the other, get one key; what it cannot read keeps its
-    spelling. Only problems with several wrong spellings are asked about.
+    Answers of one problem that the grader calls equal, either as the gold of the other, get one key, and so do those that a chain of such
+    pairs joins: the grader takes x=3 for 3 and 3 for y=3, but not x=3 for y=3, and which of them were one must not depend on the order of
+    the samples. What it cannot read keeps its spelling. Only problems with several wrong spellings are asked about.
 
     Args:
         rows: of one evaluation.
         judge: asked pair by pair.
     """
     spellings = {problem_id: _wrong_spellings(samples) for problem_id, samples in graded_by_problem(rows).items()}
-    _ask(judge, (pair for texts in spellings.values() for pair in combinations(texts, 2)), "which answers are equal")
+    _ask(judge, (pair for texts in spellings.values() for pair in permutations(texts, 2)), "which answers are equal")
     keys = {problem_id: _merged(texts, judge) for problem_id, texts in spellings.items()}
     return lambda row: keys[row["problem_id"]].get(spelling, spelling) if isinstance(spelling := answer_key(row), str) else None
 
@@ -67,11 +68,12 @@ def _wrong_spellings(rows: Sequence[Row]) -> list[str]:
 
 
 def _merged(spellings: Sequence[str], judge: GoldJudge) -> dict[str, str]:
-    """Spelling -> the first one that is equal to it."""
-    merged: dict[str, str] = {}
-    for later, spelling in enumerate(spellings):
-        equal = (first for first in spellings[:later] if judge.verdict(first, spelling) == "correct")
-        merged[spelling] = next((merged[first] for first in equal), spelling)
+    """Spelling -> one of those that it is joined with, the same for all of them."""
+    merged = {spelling: spelling for spelling in spellings}
+    for one, other in permutations(spellings, 2):
+        if merged[one] != merged[other] and judge.verdict(one, other) == "correct":
+            kept, gone = merged[one], merged[other]
+            merged |= {spelling: kept for spelling, held in merged.items() if held == gone}
     return merged
 
 

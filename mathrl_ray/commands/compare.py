@@ -13,19 +13,21 @@ from statistics import fmean
 from typing import Any
 
 from mathrl_ray.commands.compared_sides import Side, sides_of
-from mathrl_ray.commands.display import plain_table, show
+from mathrl_ray.commands.display import number_table, show
 from mathrl_ray.commands.evaluation_files import read_evaluation
 from mathrl_ray.core.intervals import Estimate
+from mathrl_ray.core.one_line import one_line
 from mathrl_ray.core.paired_evaluations import Comparison, Evaluation, compare_evaluations
 from mathrl_ray.core.paired_seeds import SeedComparison, SeedSet, compare_seeds
 from mathrl_ray.core.paired_tests import TEST_NAMES, holm, p_text
-from mathrl_ray.core.seed_figures import seed_interval
+from mathrl_ray.core.seed_figures import mean_interval
 
 NOTE = (
     "This compares checkpoints, not methods: another seed of the same recipe gives another checkpoint. What a method is worth takes "
     "several seeds of each."
 )
 Found = Comparison | SeedComparison
+_LONGEST_LINE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,8 @@ def note_of(found: Sequence[Found]) -> str:
     if len(numbers) != 1 or numbers[0] == 1 or any(isinstance(each, Comparison) for each in found):
         return NOTE
     return (
-        f"This compares {numbers[0]} checkpoints of each, one a seed: the interval over seeds and problems tells how far other seeds and "
-        "other problems may take it, with these settings; a single seed's tells nothing of other seeds."
+        f"This compares {numbers[0]} checkpoints of each, one a seed: the difference's interval tells how far the mean over many seeds and "
+        "other such problems may lie from it, with these settings; a single seed's tells nothing of other seeds."
     )
 
 
@@ -108,7 +110,7 @@ def _report(sides: Sequence[Side], found: Sequence[Found], adjusted: Sequence[fl
     if single:
         table = _table("second beside first")
         for each, p_value in single:
-            _add(table, f"{each.second} beside {each.first}", each, p_value)
+            _add(table, _title(each), each, p_value)
         show(table)
     for each, _ in single:
         _explain(each, num_ids)
@@ -117,21 +119,29 @@ def _report(sides: Sequence[Side], found: Sequence[Found], adjusted: Sequence[fl
             _show_seeds(seeds, p_value)
     for side in sides:
         if side.left_out:
-            print(f"{side.name}: left out, without such an evaluation: {', '.join(side.left_out)}")
+            print(one_line(f"{side.name}: left out, without such an evaluation: {', '.join(side.left_out)}", _LONGEST_LINE))
     if len(found) > 1:
-        print(f"p: two-sided, adjusted for {len(found)} tests at once (Holm)")
+        alone = ", but for those of single seeds beside a mean" if any(map(_has_mean, found)) else ""
+        print(f"p: two-sided, adjusted for {len(found)} tests at once (Holm){alone}")
     print(note_of(found))
 
 
+def _title(found: Found) -> str:
+    return f"{one_line(found.second)} beside {one_line(found.first)}"
+
+
+def _has_mean(found: Found) -> bool:
+    return isinstance(found, SeedComparison) and len(found.seeds) > 1
+
+
 def _table(first: str) -> Any:
-    return plain_table(first, "first", "second", "difference (95 %)", "p", "gained / lost")
+    return number_table(first, "first", "second", "difference in points (95 %)", "p", "gained / lost")
 
 
 def _add(table: Any, name: str, found: Comparison, p_value: float) -> None:
     table.add_row(
         name,
-        _percent(found.first_accuracy),
-        _percent(found.second_accuracy),
+        *(_percent(each.value, each.low, each.high) for each in (found.first_accuracy, found.second_accuracy)),
         _points(found.difference, found.low, found.high),
         p_text(p_value),
         f"{len(found.gained)} / {len(found.lost)}",
@@ -139,46 +149,47 @@ def _add(table: Any, name: str, found: Comparison, p_value: float) -> None:
 
 
 def _show_seeds(found: SeedComparison, p_value: float) -> None:
-    """A row a seed, and one of all."""
+    """A row a seed, and one of all, whose p-value is the adjusted one; a lone seed's row is that one."""
     difference, num = found.difference, len(found.seeds)
     table = _table("seed")
     for seed, each in zip(found.seeds, found.per_seed, strict=True):
-        _add(table, str(seed), each, each.p_value)
+        _add(table, str(seed), each, each.p_value if num > 1 else p_value)
     if num > 1:
-        accuracies = [[each.first_accuracy.value for each in found.per_seed], [each.second_accuracy.value for each in found.per_seed]]
+        accuracies = [[each.first_accuracy for each in found.per_seed], [each.second_accuracy for each in found.per_seed]]
         points = _points(difference.value, difference.low, difference.high)
         table.add_row(f"mean of {num}", *map(_mean, accuracies), points, p_text(p_value), "")
-    print(f"{found.second} beside {found.first}, seed by seed")
+    print(f"{_title(found)}, seed by seed")
     show(table)
     if num > 1:
         which = "the same problems with each seed" if difference.shares_problems else "problems of its own with each seed"
-        print(f"mean: its interval is over {num} seeds and {difference.num_problems} problems ({which})")
+        over = f"over {num} seeds and {difference.num_problems} problems ({which})"
+        print(f"mean: the difference's interval is {over}, the accuracies' are over seeds only")
     if found.lone_seeds:
         print(f"left out, on one side only: seed {', '.join(map(str, found.lone_seeds))}")
     for warning in dict.fromkeys(text for each in found.per_seed for text in each.warnings):
-        print(f"  warning: {warning}")
+        print(f"  {one_line(f'warning: {warning}', _LONGEST_LINE)}")
 
 
-def _mean(accuracies: Sequence[float]) -> str:
-    low, high = seed_interval(accuracies)
-    return f"{100 * fmean(accuracies):.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+def _mean(accuracies: Sequence[Estimate]) -> str:
+    values = [each.value for each in accuracies]
+    return _percent(fmean(values), *mean_interval(values, [(each.low, each.high) for each in accuracies]))
 
 
 def _explain(found: Comparison, num_ids: int) -> None:
     """The lines of one pair."""
     left_out = f"; {found.num_left_out} left out: not graded on both sides, or only on one" if found.num_left_out else ""
-    print(f"{found.second} beside {found.first}: {TEST_NAMES[found.test]} over {found.num_problems} problems{left_out}")
+    print(f"{_title(found)}: {TEST_NAMES[found.test]} over {found.num_problems} problems{left_out}")
     for warning in found.warnings:
-        print(f"  warning: {warning}")
+        print(f"  {one_line(f'warning: {warning}', _LONGEST_LINE)}")
     for what, ids in (("gained", found.gained), ("lost", found.lost)):
         if ids:
             more = f" and {len(ids) - num_ids} more (--ids, or --json for all)" if len(ids) > num_ids else ""
-            print(f"  {what}: {', '.join(ids[:num_ids])}{more}")
+            print(f"  {what}: {', '.join(map(one_line, ids[:num_ids]))}{more}")
 
 
-def _percent(estimate: Estimate) -> str:
-    return f"{100 * estimate.value:.1f} % ({100 * estimate.low:.1f} to {100 * estimate.high:.1f})"
+def _percent(value: float, low: float, high: float) -> str:
+    return f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
 
 def _points(difference: float, low: float, high: float) -> str:
-    return f"{100 * difference:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
+    return f"{100 * difference:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from mathrl_ray.commands.evaluation_files import evaluation_of, name_of, prompts_of, stages_of
+from mathrl_ray.commands.evaluation_files import evaluation_of, name_of, prompts_of, stages_in, stages_of
 from mathrl_ray.sections import StageName
 
 
@@ -157,16 +157,16 @@ def _stages_of_any(run: Path, variants: Sequence[Mapping[str, Any]]) -> list[str
     raise ValueError(f"{run}: no variant has an evaluation yet: {states}")
 
 
-def _stages(folder: Path) -> list[str]:
-    """As stages_of; none where none has ended."""
-    return stages_of(folder) if any((folder / "evaluations").glob("*-v*.parquet")) else []
+def _stages(folder: Path) -> list[StageName]:
+    """Those that have an evaluation; none where the run has not come so far as to have a folder for them."""
+    return stages_in(folder) if (folder / "evaluations").is_dir() else []
 
 
 def _folder(run: Path, variant: Mapping[str, Any]) -> Path | None:
-    """The variant's run: where it says, or beside the sweep, should both have been moved; None where it has not begun."""
+    """The variant's run, which lies beside the sweep; None where it has not begun."""
     said = variant.get("folder")
-    places = [Path(said), run.resolve().parent / Path(said).name] if said else []
-    return next((place for place in places if place.is_dir()), None)
+    folder = run.resolve().parent / said if said else None
+    return folder if folder is not None and folder.is_dir() else None
 
 
 def _seed(folder: Path, variant: Mapping[str, Any]) -> int:

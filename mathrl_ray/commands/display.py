@@ -1,6 +1,7 @@
 """What a person sees of the commands: a progress bar while they work, tables at the end.
 
-Called by grade.py and check_data.py. Progress goes to stderr, tables to stdout. A log is no terminal: whole lines there, at a fixed width.
+Called by grade.py, check_data.py, compare.py and analyse.py. Progress goes to stderr, tables to stdout. A log is no terminal: whole lines
+there, at a fixed width, which tables have on a narrow terminal too: they would lose their numbers.
 """
 
 import sys
@@ -19,6 +20,7 @@ from mathrl_ray.core.statistics import wilson_interval
 from mathrl_ray.types import UNGRADED, Grade, Outcome
 
 LOG_WIDTH = 126
+_WORDS_WIDTH, _WIDEST = 40, 1000
 LINE_EVERY_S = 5.0
 
 
@@ -53,8 +55,13 @@ def _lines(what: str, total: int) -> Callable[[int], None]:
 
 
 def show(table: Table) -> None:
-    terminal = Console()
-    (terminal if terminal.is_terminal else Console(width=LOG_WIDTH)).print(table)
+    """Print a table; brackets and colons in its cells are no style. One of numbers is as wide as they are."""
+    screen = Console(markup=False, emoji=False)
+    width = max(screen.width, LOG_WIDTH) if screen.is_terminal else LOG_WIDTH
+    if any(column.no_wrap for column in table.columns):
+        width = max(width, screen.measure(table, options=screen.options.update(width=_WIDEST)).maximum)
+    screen.width = width
+    screen.print(table, crop=False)
 
 
 def plain_table(*columns: str) -> Table:
@@ -62,6 +69,15 @@ def plain_table(*columns: str) -> Table:
     table = Table()
     for index, name in enumerate(columns):
         table.add_column(Text(name), justify="right" if index in (1, 2) else "left", overflow="fold")
+    return table
+
+
+def number_table(words: str, *numbers: str) -> Table:
+    """The first column holds words, and is folded; all others hold numbers, none of which is broken."""
+    table = Table()
+    table.add_column(Text(words), overflow="fold", max_width=_WORDS_WIDTH)
+    for name in numbers:
+        table.add_column(Text(name), justify="right", no_wrap=True)
     return table
 
 

@@ -4,11 +4,13 @@ Called by compare.py and analyse.py. Knows the names that driver/evaluation.py g
 the columns of driver/rows.py. Validations (validation-<stage>-...) are found by their path only.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+from mathrl_ray.core.one_line import one_line
 from mathrl_ray.core.paired_evaluations import Evaluation
 from mathrl_ray.driver.rows import EVALUATION_SCHEMA
 from mathrl_ray.sections import StageName
@@ -42,16 +44,21 @@ def evaluation_of(run: Path, stage: str, prompt: str = "") -> Path:
     return max(found)[1]
 
 
-def stages_of(run: Path) -> list[str]:
+def stages_of(run: Path) -> list[StageName]:
     """The stages that have an evaluation, in a study's order.
 
     Raises:
         ValueError: no such folder, or no evaluation in it.
     """
-    starts = {start for start, _, _ in _evaluations(run)}
-    if stages := [stage for stage in get_args(StageName) if stage in starts]:
+    if stages := stages_in(run):
         return stages
     raise ValueError(f"{run}: {_held(run)}; a stage writes one at its end, so let one finish first")
+
+
+def stages_in(run: Path) -> list[StageName]:
+    """The same, and none where there is none."""
+    starts = {start for start, _, _ in _evaluations(run)}
+    return [stage for stage in get_args(StageName) if stage in starts]
 
 
 def prompts_of(run: Path, stage: str) -> list[Path]:
@@ -102,6 +109,16 @@ def name_of(path: Path) -> str:
     return f"{folder.parent.name}/{path.stem}" if folder.name == "evaluations" else path.stem
 
 
+def stage_of(path: Path) -> StageName | None:
+    """The stage that a file's name says, also of a validation.
+
+    >>> stage_of(Path("validation-sft_filtered-step10-v1.parquet")), stage_of(Path("grpo-chat-v50.parquet")), stage_of(Path("mine.parquet"))
+    ('sft_filtered', 'grpo', None)
+    """
+    word = re.split("[-.]", path.name.removeprefix("validation-"))[0]
+    return next((stage for stage in get_args(StageName) if stage == word), None)
+
+
 def prompt_name_of(path: Path) -> str:
     import pyarrow.parquet as pq
 
@@ -118,6 +135,8 @@ def _evaluations(run: Path) -> Iterator[tuple[str, int, Path]]:
     """(what stands before the version, version, file) of each."""
     if not run.is_dir():
         raise ValueError(f"{run}: no such run directory (or .parquet file)")
+    if sweep := runs_of_sweep(run):
+        raise ValueError(sweep)
     if not (run / "evaluations").is_dir():
         raise ValueError(f"{run}: holds no folder evaluations, so it is no run directory; a run's is <run.root>/<run.name>")
     for path in sorted((run / "evaluations").iterdir()):
@@ -125,6 +144,19 @@ def _evaluations(run: Path) -> Iterator[tuple[str, int, Path]]:
             yield found["start"], int(found["version"]), path
 
 
+def runs_of_sweep(run: Path) -> str:
+    """What to say of a study over seeds or a sweep where one run is wanted; "" where it is none."""
+    if not (run / "sweep.json").is_file():
+        return ""
+    try:
+        variants = json.loads((run / "sweep.json").read_text(encoding="utf-8"))["variants"]
+        folders = [str(run.parent / variant["folder"]) for variant in variants if variant["folder"]]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        folders = []  # compare says what is wrong with the file
+    named = f": {', '.join(map(one_line, folders))}" if folders else ", and none has begun"
+    return f"{run}: is a study over seeds or a sweep, which has a run each; name one of its runs{named}"
+
+
 def _held(run: Path) -> str:
-    names = [path.name for _, _, path in _evaluations(run)]
-    return f"it holds {', '.join(names)}" if names else "it holds no evaluation"
+    names = [path.name for start, _, path in _evaluations(run) if not start.startswith("validation-")]
+    return f"it holds {', '.join(map(one_line, names))}" if names else "it holds no evaluation"

@@ -12,7 +12,7 @@ from mathrl_ray.commands.resource_checks import ModelNeeds
 from mathrl_ray.config import Recipe
 from mathrl_ray.core.run_estimate import Speeds, StageEstimate, duration, sampled_tokens_per_s, speeds, trained_tokens_per_s
 from mathrl_ray.device import Device
-from mathrl_ray.recipe_checks import num_grpo_steps, num_sft_steps
+from mathrl_ray.recipe_checks import num_grpo_steps, num_sft_steps, token_budget
 from mathrl_ray.stages.inputs import Inputs
 
 NOTE = (
@@ -35,6 +35,8 @@ class Plan:
     trace_tokens: float
     """Mean of a trace, prompt included."""
     gpu_name: str = ""
+    token_budget: int = 0
+    """Of expert iteration and GRPO each; 0: no limit."""
 
     def stage(self, name: str) -> StageEstimate:
         if name == "grpo":
@@ -55,7 +57,7 @@ class Plan:
         step_s = max(train_s, generate_s) if overlaps else train_s + generate_s
         every = recipe.eval.validate_every
         tokens, seconds = self._evaluations(num_steps // every if every else 0)
-        return StageEstimate("grpo", num_steps, step_s, sampled, tokens, seconds)
+        return StageEstimate("grpo", num_steps, step_s, sampled, tokens, seconds, self._most((1 + recipe.driver.max_staleness) * sampled))
 
     def _expert_iteration(self) -> StageEstimate:
         """A round is a step; its SFT takes a full pool, as later rounds may have it."""
@@ -65,7 +67,12 @@ class Plan:
         num_kept = min(settings.capacity, settings.rounds * settings.questions * min(settings.group_size, settings.max_per_problem))
         round_s = self._sampling_s(responses, max_tokens) + settings.epochs * num_kept * length / self._trained_per_s(length)
         tokens, seconds = self._evaluations(settings.rounds)
-        return StageEstimate("expert_iteration", settings.rounds, round_s, responses * max_tokens, tokens, seconds)
+        sampled = responses * max_tokens
+        return StageEstimate("expert_iteration", settings.rounds, round_s, sampled, tokens, seconds, self._most(sampled))
+
+    def _most(self, at_the_end: int) -> int | None:
+        """Tokens of a stage with a budget: what was begun when it was spent is sampled to its end."""
+        return self.token_budget + at_the_end if self.token_budget else None
 
     def _sft(self, name: str) -> StageEstimate:
         sft, every = self.recipe.sft, self.recipe.eval.validate_every
@@ -105,7 +112,9 @@ class Plan:
         return speeds(self.gpu_name, self.recipe.model.dtype, num_threads)
 
 
-def plan_of(recipe: Recipe, device: Device, model: ModelNeeds, inputs: Inputs, *, trace_tokens: float, gpu_name: str) -> Plan:
+def plan_of(
+    recipe: Recipe, device: Device, model: ModelNeeds, inputs: Inputs, stages: Sequence[str], *, trace_tokens: float, gpu_name: str
+) -> Plan:
     return Plan(
         recipe,
         device,
@@ -116,6 +125,7 @@ def plan_of(recipe: Recipe, device: Device, model: ModelNeeds, inputs: Inputs, *
         num_traces=len(inputs.traces),
         trace_tokens=trace_tokens,
         gpu_name=gpu_name if device.kind == "cuda" else "",
+        token_budget=token_budget(recipe, stages),
     )
 
 
@@ -126,12 +136,13 @@ def forecast_table(estimates: Sequence[StageEstimate], price_per_hour: float) ->
     for name in ("steps", "a step", "in all", "generated tokens, at most", *(["cost"] if price_per_hour else [])):
         table.add_column(name, justify="right", no_wrap=True)
     for each in estimates:
-        table.add_row(*_row(each.name, each.num_steps, each.step_s, each.total_s, each.generated_tokens, price_per_hour))
+        steps = f"{each.num_steps:,}" if each.most_tokens is None else f"at most {each.num_steps:,}"
+        table.add_row(*_row(each.name, steps, each.step_s, each.total_s, each.generated_tokens, price_per_hour))
     total_s, tokens = sum(estimate.total_s for estimate in estimates), sum(estimate.generated_tokens for estimate in estimates)
-    table.add_row(*_row("all", sum(estimate.num_steps for estimate in estimates), None, total_s, tokens, price_per_hour))
+    table.add_row(*_row("all", f"{sum(estimate.num_steps for estimate in estimates):,}", None, total_s, tokens, price_per_hour))
     return table
 
 
-def _row(name: str, num_steps: int, step_s: float | None, total_s: float, tokens: int, price_per_hour: float) -> list[str]:
+def _row(name: str, steps: str, step_s: float | None, total_s: float, tokens: int, price_per_hour: float) -> list[str]:
     cost = [f"{total_s / 3600 * price_per_hour:.2f}"] if price_per_hour else []
-    return [name, f"{num_steps:,}", f"{step_s:.3g} s" if step_s else "", duration(total_s), f"{tokens:,}", *cost]
+    return [name, steps, f"{step_s:.3g} s" if step_s else "", duration(total_s), f"{tokens:,}", *cost]

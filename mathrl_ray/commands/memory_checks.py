@@ -76,7 +76,8 @@ def _largest_batch(recipe: Recipe, stages: Sequence[str]) -> int:
     """Rows of one update; 0 where no stage trains."""
     grpo, sft = recipe.grpo, recipe.sft
     of_grpo = ceil(grpo.prompts_per_step * grpo.group_size / grpo.minibatches) if "grpo" in stages else 0
-    return max(of_grpo, sft.batch_size if SFT_STAGES & set(stages) else 0)
+    of_rounds = recipe.expert_iteration.batch_size if "expert_iteration" in stages else 0
+    return max(of_grpo, of_rounds, sft.batch_size if SFT_STAGES & set(stages) else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from mathrl_ray.actors.nodes import NodeFacts, cluster_nodes, installed_versions, this_node
 from mathrl_ray.actors.own_rewards import check_reward_functions
-from mathrl_ray.actors.placement import dashboard_url, engine_cpus, engine_gpus, plan_for, ray_connection
+from mathrl_ray.actors.placement import dashboard_url, engine_cpus, engine_gpus, engine_threads, plan_for, ray_connection
 from mathrl_ray.commands.findings import Finding, console, table_of, tried
 from mathrl_ray.commands.forecast import forecast_table, plan_of
 from mathrl_ray.commands.memory_checks import check_memory_needs, run_memory_bytes
@@ -30,7 +30,6 @@ from mathrl_ray.commands.resource_checks import (
     check_processors,
     check_shared_memory,
     check_threads,
-    num_checkpoints,
 )
 from mathrl_ray.commands.start_model import StartModel, read_model
 from mathrl_ray.config import Recipe, RecipeError
@@ -161,27 +160,26 @@ def _look(recipe: Recipe, stages: Sequence[StageName], runs: Sequence[PlannedRun
         if model is None or (needs := _needs(recipe, inputs, model)) is None:
             return findings, [], ""
         estimates = _estimates(site, device, needs, inputs, model) if inputs is not None else []
-        together = _together(site, device, needs, inputs, model, runs) if inputs is not None and runs else ""
-        return [*findings, *_resource_findings(site, device, needs, estimates)], estimates, together
+        recipes = [run.recipe for run in runs]  # each estimated on the sweep's own data and model
+        of_runs = [_estimates(replace(site, recipe=each), device, needs, inputs, model) for each in recipes] if inputs is not None else []
+        together = _together(site, device, needs, recipes, of_runs) if of_runs else ""
+        return [*findings, *_resource_findings(site, device, needs, estimates, recipes, of_runs)], estimates, together
 
 
-def _together(site: _Site, device: Device, needs: ModelNeeds, inputs: Inputs, model: StartModel, runs: Sequence[PlannedRun]) -> str:
-    """How long the runs of a sweep take, each by its own recipe, on the sweep's data and model; and how many fit at once."""
-    seconds = []
-    for run in runs:
-        of_run = replace(site, recipe=run.recipe)
-        seconds.append(sum(estimate.total_s for estimate in _estimates(of_run, device, needs, inputs, model)))
-    each = [
-        Needs(
-            engine_cpus(run.recipe), engine_gpus(run.recipe, device), run_memory_bytes(run.recipe, device, site.nodes, needs, site.stages)
-        )
-        for run in runs
-    ]
+def _together(site: _Site, device: Device, needs: ModelNeeds, recipes: Sequence[Recipe], of_runs: Sequence[Sequence[StageEstimate]]) -> str:
+    """How long the runs of a sweep take, and how many fit at once."""
+    seconds = [sum(estimate.total_s for estimate in estimates) for estimates in of_runs]
+    each = [_run_needs(site, device, needs, recipe) for recipe in recipes]
     total = {"CPU": sum(node.num_cpus for node in site.nodes), "GPU": float(sum(node.num_gpus for node in site.nodes))}
     memory_bytes = sum(node.memory_bytes for node in site.nodes)
     most = Room(lambda: total, lambda: total, memory_bytes, site.recipe.sweep.side_by_side).most(each)
     one_by_one = f"about {duration(sum(seconds))} one after the other"
     return one_by_one if most == 1 else f"{one_by_one}, about {duration(max(sum(seconds) / most, *seconds))} with {most} at once"
+
+
+def _run_needs(site: _Site, device: Device, needs: ModelNeeds, recipe: Recipe) -> Needs:
+    memory_bytes = run_memory_bytes(recipe, device, site.nodes, needs, site.stages)
+    return Needs(engine_cpus(recipe), engine_gpus(recipe, device), memory_bytes, engine_threads(recipe))
 
 
 def _join(stack: ExitStack) -> str:
@@ -309,14 +307,22 @@ def _needs(recipe: Recipe, inputs: Inputs | None, model: StartModel) -> ModelNee
     return ModelNeeds(model.shape, model.num_parameters, tokens)
 
 
-def _resource_findings(site: _Site, device: Device, needs: ModelNeeds, estimates: Sequence[StageEstimate]) -> Iterator[Finding]:
+def _resource_findings(
+    site: _Site,
+    device: Device,
+    needs: ModelNeeds,
+    estimates: Sequence[StageEstimate],
+    recipes: Sequence[Recipe] = (),
+    of_runs: Sequence[Sequence[StageEstimate]] = (),
+) -> Iterator[Finding]:
+    """Of the recipe; the disk also holds all runs of a sweep, where there are `recipes` with their estimates."""
     recipe, nodes = site.recipe, site.nodes
     yield from check_threads(recipe, nodes)
     yield from check_memory_needs(recipe, device, nodes, needs, site.stages)
     yield check_shared_memory(recipe, device, nodes, needs)
-    tokens = sum(estimate.generated_tokens for estimate in estimates)
+    tokens = sum(estimate.generated_tokens for run in of_runs or [estimates] for estimate in run)
     if not any(node.root_fault for node in nodes):  # else there is no disk to look at, and a finding that says so
-        yield check_disk(recipe, nodes, needs, num_checkpoints=num_checkpoints(recipe, site.stages), generated_tokens=tokens)
+        yield check_disk(recipes or [recipe], nodes, needs, site.stages, generated_tokens=tokens)
     if estimates:
         yield from check_time(recipe, sum(estimate.total_s for estimate in estimates))
 
@@ -324,5 +330,5 @@ def _resource_findings(site: _Site, device: Device, needs: ModelNeeds, estimates
 def _estimates(site: _Site, device: Device, needs: ModelNeeds, inputs: Inputs, model: StartModel) -> list[StageEstimate]:
     gpus = [gpu.name for node in site.nodes for gpu in node.gpus]
     trace_tokens = mean_tokens(model.tokenizer, [trace.prompt + trace.response for trace in inputs.traces])
-    plan = plan_of(site.recipe, device, needs, inputs, trace_tokens=trace_tokens, gpu_name=gpus[0] if gpus else "")
+    plan = plan_of(site.recipe, device, needs, inputs, site.stages, trace_tokens=trace_tokens, gpu_name=gpus[0] if gpus else "")
     return [plan.stage(stage) for stage in site.stages]

@@ -73,22 +73,34 @@ def check_shared_memory(recipe: Recipe, device: Device, nodes: Sequence[NodeFact
     return Finding("/dev/shm", verdict, f"{gigabytes(least.shm_bytes)} free on {least.name}", needed, change)
 
 
-def check_disk(recipe: Recipe, nodes: Sequence[NodeFacts], model: ModelNeeds, *, num_checkpoints: int, generated_tokens: int) -> Finding:
+def check_disk(
+    recipes: Sequence[Recipe], nodes: Sequence[NodeFacts], model: ModelNeeds, stages: Sequence[str], *, generated_tokens: int
+) -> Finding:
     """Checkpoints (weights, float32 masters, two moments) and rows, under run.root.
 
     Args:
-        num_checkpoints: kept at the same time, the one that is being written included.
-        generated_tokens: of the whole run, at most.
+        recipes: one, or those of all variants of a sweep, whose folders all stay.
+        stages: of each.
+        generated_tokens: of all of them, at most.
     """
-    trained = model.shape.num_adapter_parameters(recipe.learner.lora_rank) if recipe.learner.lora_rank else model.num_parameters
-    one = model.weight_bytes(recipe) + 12 * trained
+    sizes, numbers = [_checkpoint_bytes(recipe, model) for recipe in recipes], [num_checkpoints(recipe, stages) for recipe in recipes]
+    largest, checkpoints = max(sizes), sum(size * number for size, number in zip(sizes, numbers, strict=True))
     rows = BYTES_PER_ROW_TOKEN * generated_tokens
     free = min(node.disk_bytes for node in nodes)
-    needed = num_checkpoints * one + rows
-    verdict: Verdict = "failed" if free < min(one, needed) else "warning" if free < needed else "ok"
-    text = f"{gigabytes(needed)}: {counted(num_checkpoints, 'checkpoint')} of {gigabytes(one)}, rows up to {gigabytes(rows)}"
-    change = "" if verdict == "ok" else f"name a larger disk in run.root (now {recipe.run.root}), or free some of it"
+    needed = checkpoints + rows
+    verdict: Verdict = "failed" if free < min(largest, needed) else "warning" if free < needed else "ok"
+    of_runs = f" of {counted(len(recipes), 'run')}" if len(recipes) > 1 else ""
+    up_to = "up to " if len(set(sizes)) > 1 else ""
+    text = (
+        f"{gigabytes(needed)}: {counted(sum(numbers), 'checkpoint')}{of_runs} of {up_to}{gigabytes(largest)}, rows up to {gigabytes(rows)}"
+    )
+    change = "" if verdict == "ok" else f"name a larger disk in run.root (now {recipes[0].run.root}), or free some of it"
     return Finding("disk", verdict, f"{gigabytes(free)} free under run.root", text, change)
+
+
+def _checkpoint_bytes(recipe: Recipe, model: ModelNeeds) -> int:
+    trained = model.shape.num_adapter_parameters(recipe.learner.lora_rank) if recipe.learner.lora_rank else model.num_parameters
+    return model.weight_bytes(recipe) + 12 * trained
 
 
 def num_checkpoints(recipe: Recipe, stages: Sequence[str]) -> int:

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from mathrl_ray.core.grading.spelling import normalise
 from mathrl_ray.core.intervals import Estimate, accuracy_estimate
+from mathrl_ray.core.one_line import one_line
 from mathrl_ray.core.pass_at_k import maj_at_k, pass_at_k, votes_of
 from mathrl_ray.types import UNGRADED, Outcome
 
@@ -21,7 +22,7 @@ Rows = Sequence[Row]
 Key = Hashable | None
 KeyOf = Callable[[Row], Key]
 UNKNOWN = "unknown"
-"""Stands for the level or subject of a problem that has none."""
+"""Stands for the level or subject of a problem that has none, or whose subject is this word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def whole(rows: Rows, *, seed: int = 0, ks: Sequence[int] = (1, 4, 8), key: KeyO
         key: what a sample votes for in maj@k.
 
     Raises:
-        ValueError: no row; a (problem, sample) that comes twice; rows of several prompts or versions of weights.
+        ValueError: no row; a (problem, sample) that comes twice; rows of several prompts, settings, graders or versions of weights.
     """
     check_rows(rows)
     return _part("all", rows, seed, ks, key)
@@ -103,10 +104,12 @@ def by_level(rows: Rows, *, seed: int = 0, ks: Sequence[int] = (1, 4, 8), key: K
 def by_subject(rows: Rows, *, seed: int = 0, ks: Sequence[int] = (1, 4, 8), key: KeyOf = answer_key) -> list[Part]:
     """As `whole`, a part each subject: by name, UNKNOWN last."""
     check_rows(rows)
-    subjects = sorted({row["subject"] for row in rows if row["subject"]})
-    parts = [_part(subject, [row for row in rows if row["subject"] == subject], seed, ks, key) for subject in subjects]
-    rest = [row for row in rows if not row["subject"]]
-    return [*parts, _part(UNKNOWN, rest, seed, ks, key)] if rest else parts
+    subjects = sorted({_subject(row) for row in rows}, key=lambda name: (name == UNKNOWN, name))
+    return [_part(subject, [row for row in rows if _subject(row) == subject], seed, ks, key) for subject in subjects]
+
+
+def _subject(row: Row) -> str:
+    return row["subject"] or UNKNOWN
 
 
 def by_outcome(rows: Rows) -> list[OutcomeCount]:
@@ -146,13 +149,15 @@ def check_rows(rows: Rows) -> None:
     """
     if not rows:
         raise ValueError("an evaluation without rows has no figures")
-    for column in ("prompt_name", "policy_version"):
+    for column in ("prompt_name", "policy_version", "temperature", "top_p", "max_tokens", "grader"):
         if len(held := {row[column] for row in rows}) > 1:
             shown = ", ".join(sorted(map(str, held)))
             raise ValueError(f"rows of one evaluation are wanted, and these hold several values of {column}: {shown}")
     (pair, number), *_ = Counter((row["problem_id"], row["sample"]) for row in rows).most_common(1)
     if number > 1:
-        raise ValueError(f"sample {pair[1]} of the problem {pair[0]} comes {number} times: each (problem_id, sample) may come once")
+        raise ValueError(
+            f"sample {pair[1]} of the problem {one_line(pair[0])} comes {number} times: each (problem_id, sample) may come once"
+        )
 
 
 def _part(name: str, rows: Rows, seed: int, ks: Sequence[int], key: KeyOf) -> Part:

@@ -3,7 +3,7 @@
 Called by stages/comparisons.py. Pure: points in, points out.
 
 A stage's curve is its validation accuracy over the tokens that it had sampled for learning by then. Comparing the ends of two curves
-rewards whichever ran longer; so the shorter curve's end is the budget, and of the longer one the last validation within it counts.
+rewards whichever ran longer; so of all pairs of validations that cost the same, the one that cost most is taken.
 """
 
 from collections.abc import Sequence
@@ -35,20 +35,19 @@ def are_equal(one: int, other: int) -> bool:
 
 
 def at_equal_cost(first: Sequence[CostPoint], second: Sequence[CostPoint]) -> tuple[CostPoint, CostPoint] | None:
-    """The last validation of each curve within the budget of the shorter one; None where a curve has none so early.
+    """The pair of validations, one of each curve, that cost the same and most of all such pairs; None where no two cost the same.
 
-    A validation counts as within the budget where it is beyond it by no more than EQUAL_WITHIN.
+    Of two pairs that cost as much together the nearer costs are taken, then the later steps.
 
     >>> short = [CostPoint(50, 1, 0.4), CostPoint(100, 2, 0.7)]
     >>> long = [CostPoint(60, 10, 0.3), CostPoint(98, 20, 0.6), CostPoint(200, 40, 0.9)]
     >>> at_equal_cost(short, long)[1]
     CostPoint(generated_tokens=98, step=20, accuracy=0.6)
     """
-    if not first or not second:
-        return None
-    budget = min(max(point.generated_tokens for point in curve) for curve in (first, second)) / (1 - EQUAL_WITHIN)
-    within = [[point for point in curve if point.generated_tokens <= budget] for curve in (first, second)]
-    if not all(within):
-        return None
-    one, other = (max(curve, key=lambda point: (point.generated_tokens, point.step)) for curve in within)
-    return one, other
+
+    def worth(pair: tuple[CostPoint, CostPoint]) -> tuple[int, int, int]:
+        one, other = (point.generated_tokens for point in pair)
+        return one + other, -abs(one - other), sum(point.step for point in pair)
+
+    pairs = [(one, other) for one in first for other in second if are_equal(one.generated_tokens, other.generated_tokens)]
+    return max(pairs, key=worth, default=None)

@@ -1,6 +1,6 @@
 """The failure analysis: what becomes of responses by format and answer, why, and which command tries a remedy.
 
-Called by `python -m mathrl_ray analyse` and by the report, with the rows of one evaluation. Pure.
+Called by `python -m mathrl_ray analyse` and by the report, with the rows of one evaluation. Pure. What is advised is in failure_advice.py.
 
                      answer right            answer wrong
     format kept      (1, 1) solved           (1, 0) mathematics
@@ -13,25 +13,16 @@ the format rule waived (Grade.lenient_answer_correct).
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from mathrl_ray.core.breakdown import check_rows, is_right
+from mathrl_ray.core.failure_advice import Advice, AnalysedRun, KindName, advice_for
 from mathrl_ray.types import UNGRADED
 
 Row = Mapping[str, Any]
-KindName = Literal["solved", "mathematics", "format", "both"]
 KINDS: dict[KindName, tuple[int, int]] = {"solved": (1, 1), "mathematics": (1, 0), "format": (0, 1), "both": (0, 0)}
 """(format kept, answer right) of each."""
 NUM_EXAMPLES = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What a count of failures suggests; a guess to be tried, not a finding."""
-
-    cause: str
-    remedy: str
-    command: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +51,14 @@ class FailureAnalysis:
 
 
 def analyse_failures(
-    rows: Sequence[Row], would_be_right: Sequence[bool], *, recipe: str = "RECIPE.toml", num_examples: int = NUM_EXAMPLES
+    rows: Sequence[Row], would_be_right: Sequence[bool], *, run: AnalysedRun | None = None, num_examples: int = NUM_EXAMPLES
 ) -> FailureAnalysis:
     """Sort the rows into the four kinds.
 
     Args:
         rows: of one evaluation.
         would_be_right: of each row, whether its answer is right with the format rule waived; read where the format was broken only.
-        recipe: what the commands of the advice name.
+        run: what the rows are from, as far as it is known; the advice goes by it.
         num_examples: of each kind, or all where there are fewer.
 
     Raises:
@@ -81,7 +72,8 @@ def analyse_failures(
         if row["outcome"] not in UNGRADED:
             sorted_rows[kind_of(row, waived)].append(row)
     num_graded = sum(map(len, sorted_rows.values()))
-    kinds = tuple(_kind(name, held, num_graded, recipe, num_examples) for name, held in sorted_rows.items())
+    known = run or AnalysedRun()
+    kinds = tuple(_kind(name, held, num_graded, known, num_examples) for name, held in sorted_rows.items())
     return FailureAnalysis(kinds, num_graded, len(rows) - num_graded)
 
 
@@ -95,10 +87,11 @@ def kind_of(row: Row, would_be_right: bool) -> KindName:
     return "format" if would_be_right else "both"
 
 
-def _kind(name: KindName, rows: Sequence[Row], num_graded: int, recipe: str, num_examples: int) -> Kind:
+def _kind(name: KindName, rows: Sequence[Row], num_graded: int, run: AnalysedRun, num_examples: int) -> Kind:
     outcomes = Counter(row["outcome"] for row in rows)
     share = len(rows) / num_graded if num_graded else 0.0
-    return Kind(name, *KINDS[name], len(rows), share, dict(outcomes), _examples(rows, num_examples), _advice(name, rows, outcomes, recipe))
+    advice = advice_for(name, rows, outcomes, run)
+    return Kind(name, *KINDS[name], len(rows), share, dict(outcomes), _examples(rows, num_examples), advice)
 
 
 def _examples(rows: Sequence[Row], wanted: int) -> tuple[Row, ...]:
@@ -119,45 +112,3 @@ def _spread(rows: Sequence[Row], wanted: int) -> list[Row]:
     """
     num = min(wanted, len(rows))
     return [rows[index * len(rows) // num] for index in range(num)]
-
-
-def _advice(name: KindName, rows: Sequence[Row], outcomes: Mapping[str, int], recipe: str) -> Advice:
-    """The likely cause. Where most of a kind were cut off or not judged in time, that comes before anything about the model."""
-    if name != "solved" and rows and outcomes.get("truncated", 0) * 2 > len(rows):
-        return _about_length(rows, recipe)
-    if name != "solved" and outcomes.get("grader_timeout", 0) * 2 > len(rows):
-        return Advice(
-            "the grader did not come to an end with most of these answers in time, so they count as wrong",
-            "look at the examples; if they are honest answers, give the grader more time",
-            f"python jobs/baseline.py {recipe} scorer.limit_s=20",
-        )
-    match name:
-        case "solved":
-            return Advice("the model can do these", "more samples of them teach nothing; go on with the others", "")
-        case "mathematics":
-            return Advice(
-                "the form is learned, the reasoning is wrong: slips on the way, or problems beyond the model",
-                "reinforcement on the answer, which pays the reasoning that gets there; for problems never solved, a stronger start model",
-                f"python jobs/grpo.py {recipe}",
-            )
-        case "format":
-            return Advice(
-                "the answer is known, and not put where the prompt asks for it",
-                "a little supervised training on traces in this format; or a prompt that suits the model",
-                f"python jobs/sft.py {recipe} sft.keep=correct",
-            )
-        case "both":
-            return Advice(
-                "the prompt's form is foreign to the model, or it lacks the skill; a prompt that it knows tells which",
-                "try other prompts; if none does much better, more supervised traces or a stronger start model",
-                f"""python jobs/baseline.py {recipe} 'eval.prompts=["r1_zero", "question_only"]'""",
-            )
-
-
-def _about_length(rows: Sequence[Row], recipe: str) -> Advice:
-    limit = max(row["max_tokens"] for row in rows)
-    return Advice(
-        f"most of these were cut off at {limit} tokens, before an answer",
-        "let responses be longer, in evaluation and in training",
-        f"python jobs/baseline.py {recipe} eval.max_tokens={2 * limit} generator.max_tokens={2 * limit}",
-    )

@@ -5,7 +5,7 @@ Called by core/elite_pool.py. Pure: texts in, numbers out.
 The rule: a text is cut into words, numbers and single signs, in lower case and without spaces; its shingles are all runs of three such
 pieces. Two texts are as similar as their sets of shingles overlap (Jaccard: common ones / all; Broder 1997). More than the recipe's
 expert_iteration.max_similarity is a near-duplicate. At 1.0 nothing is one, not even the same text again, which is what A5 does; just
-below 1.0 texts are that differ in nothing but spaces and case.
+below 1.0 texts are that have the same shingles: those that differ in spaces and case only, and those that say the same passage once more.
 """
 
 import re

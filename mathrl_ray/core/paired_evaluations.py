@@ -10,7 +10,14 @@ from statistics import fmean
 from typing import Any, Literal
 
 from mathrl_ray.core.breakdown import check_rows, graded_by_problem, is_right
-from mathrl_ray.core.intervals import Estimate, accuracy_estimate, cluster_bootstrap_interval, paired_rates_interval
+from mathrl_ray.core.intervals import (
+    Estimate,
+    accuracy_estimate,
+    cluster_bootstrap_interval,
+    equal_differences_interval,
+    paired_rates_interval,
+)
+from mathrl_ray.core.one_line import one_line
 from mathrl_ray.core.paired_tests import mcnemar_exact, sign_flip_test
 
 Row = Mapping[str, Any]
@@ -57,7 +64,8 @@ def compare_evaluations(first: Evaluation, second: Evaluation, *, seed: int = 0,
     """Pair two evaluations by problem_id.
 
     With one graded sample a problem on both sides: McNemar's exact test, and Newcombe's interval. With several: the sign-flip test and the
-    bootstrap over problems, both of the differences between a problem's means. Where the sides have different numbers of samples the
+    bootstrap over problems, both of the differences between a problem's means; where all of these are equal, Newcombe's interval as if
+    each problem had one sample, since a width of 0 would be a lie. Where the sides have different numbers of samples the
     sign-flip test holds for many problems only.
 
     Args:
@@ -111,15 +119,17 @@ def _tested(
         interval = paired_rates_interval(pairs.count((True, True)), only_first, only_second, pairs.count((False, False)))
         return "mcnemar_exact", mcnemar_exact(only_first, only_second), interval
     found = sign_flip_test(differences, seed=seed)
-    interval = cluster_bootstrap_interval(differences, seed=seed)
+    if max(differences) - min(differences) < 1e-12:  # every resample would be the same
+        interval = equal_differences_interval(fmean(fmean(before) for before, _ in verdicts), fmean(differences), len(differences))
+    else:
+        interval = cluster_bootstrap_interval(differences, seed=seed)
     return "sign_flip_exact" if found.method == "exact" else "sign_flip_monte_carlo", found.p_value, interval
 
 
 def _check_graders(first: Evaluation, second: Evaluation) -> None:
     """The same response may be right for one grader and wrong for another, so verdicts of two graders are not compared at all."""
-    graders = {row["grader"] for row in first.rows}, {row["grader"] for row in second.rows}
-    if graders[0] != graders[1] or len(graders[0]) > 1:
-        told = [f"{each.name} was graded by {', '.join(sorted(names))}" for each, names in zip((first, second), graders, strict=True)]
+    if first.rows[0]["grader"] != second.rows[0]["grader"]:
+        told = [f"{each.name} was graded by {each.rows[0]['grader']}" for each in (first, second)]
         raise ValueError(f"{' and '.join(told)}: verdicts of one grader are wanted. `python -m mathrl_ray grade` grades rows again")
 
 
@@ -155,13 +165,12 @@ def protocol_differences(first: Evaluation, second: Evaluation) -> list[str]:
     """
     told = []
     for column in ("prompt_name", "temperature", "top_p", "max_tokens"):
-        values = [sorted({row[column] for row in each.rows}) for each in (first, second)]
-        if values[0] != values[1]:
-            shown = [", ".join(map(str, held)) for held in values]
-            told.append(f"{column} differs ({shown[0]} and {shown[1]}), so the difference is not the checkpoints' alone")
+        ours, theirs = first.rows[0][column], second.rows[0][column]
+        if ours != theirs:
+            told.append(f"{column} differs ({ours} and {theirs}), so the difference is not the checkpoints' alone")
     if not any(text.startswith("prompt_name") for text in told):
-        ours, theirs = ({row["problem_id"]: row["prompt"] for row in each.rows} for each in (first, second))
-        if num := sum(ours[each] != theirs[each] for each in ours.keys() & theirs.keys()):
+        prompts = [{row["problem_id"]: row["prompt"] for row in each.rows} for each in (first, second)]
+        if num := sum(prompts[0][each] != prompts[1][each] for each in prompts[0].keys() & prompts[1].keys()):
             told.append(f"the prompt's text differs in {num} problems, under one name, so the difference is not the checkpoints' alone")
     numbers = [sorted({len(samples) for samples in graded_by_problem(each.rows).values() if samples}) for each in (first, second)]
     if numbers[0] != numbers[1] and max(map(len, numbers)) == 1:
@@ -170,4 +179,4 @@ def protocol_differences(first: Evaluation, second: Evaluation) -> list[str]:
 
 
 def _few(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:_MOST_IDS_SHOWN]) + (", ..." if len(ids) > _MOST_IDS_SHOWN else "")
+    return ", ".join(map(one_line, ids[:_MOST_IDS_SHOWN])) + (", ..." if len(ids) > _MOST_IDS_SHOWN else "")

@@ -1,7 +1,7 @@
 """pass@k and maj@k: what k samples of a problem would give, estimated from the n >= k that there are.
 
 Called by breakdown.py. Pure: counts in, a probability out; what makes two answers the same is the caller's to say. Both figures are means
-over all subsets of k of the n samples, so neither depends on the samples' order, and neither is biased.
+over all subsets of k of the n samples, so neither depends on the samples' order where the keys do not, and neither is biased.
 """
 
 from collections import Counter
@@ -32,8 +32,8 @@ def votes_of(keys: Sequence[Hashable | None], right: Sequence[bool]) -> Votes:
     """Count the votes of one problem.
 
     Args:
-        keys: of each sample what its answer is, equal where the grader calls answers equal; None for no answer.
-        right: whether it was paid. The keys of right answers do not matter, since each is equal to the gold.
+        keys: of each sample what its answer is, equal for answers that are one candidate; None for no answer.
+        right: whether it was paid. All right answers are one candidate, whatever their keys, since each is equal to the gold.
 
     Raises:
         ValueError: as many keys as verdicts are wanted; or one key is right in one sample and wrong in another.

@@ -3,9 +3,11 @@
 Called by expert iteration and by driver/prompt_stream.py, which give it each step's graded groups; stored by driver/elite_rows.py. Pure:
 records in, answers out, whatever the order in which the groups of a step come.
 
-The filter: a problem whose last k groups were all solved, or all failed, by every response teaches nothing (its advantages are 0) and is
-passed over. It comes back after `retry_after` steps, since the policy is another by then. Never are all passed over: where too few are
-left, those that were tried longest ago fill the step.
+The filter: a problem whose last k groups were all solved, or all failed, by every response is settled and passed over. It looks at
+outcomes, not at rewards: where only the answer is paid, such a group teaches nothing (its advantages are 0); where reward.format,
+reward.length or a reward function pays too, it could still teach that, and is passed over all the same. It comes back after `retry_after`
+steps, since the policy is another by then. Never are all passed over: where too few are left, those that were tried longest ago fill the
+step.
 
 A memory is one stage's. Another stage of the same run begins from its own start model, of which these attempts say nothing, so that it
 begins with an empty memory; in a study GRPO does not pass over what expert iteration has solved.

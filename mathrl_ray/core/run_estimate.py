@@ -159,6 +159,8 @@ class StageEstimate:
     evaluation_tokens: int = 0
     """Sampled for the evaluation at the end and all validations, at most."""
     evaluation_s: float = 0.0
+    most_tokens: int | None = None
+    """Of all steps, where a budget may end them before; num_steps is then at most."""
 
     @property
     def total_s(self) -> float:
@@ -166,7 +168,8 @@ class StageEstimate:
 
     @property
     def generated_tokens(self) -> int:
-        return self.num_steps * self.step_tokens + self.evaluation_tokens
+        tokens = self.num_steps * self.step_tokens
+        return (tokens if self.most_tokens is None else min(tokens, self.most_tokens)) + self.evaluation_tokens
 
     def forecast(self, price_per_hour: float = 0.0) -> StepForecast:
         """Of its steps, to be corrected by them."""

@@ -2,8 +2,9 @@
 
 Called by sweep_job.py for the summary of a sweep, and by driver/sweep_table.py. Pure: numbers and plain values in and out.
 
-The interval over seeds says how far another seed's accuracy on the same test problems may lie from the mean of these; that other problems
-would give other accuracies is not in it. A seed's own interval (Wilson's, or the bootstrap over problems) says the opposite.
+The interval over seeds says how far the mean over many seeds, on the same test problems, may lie from the mean of these. One more seed's
+accuracy may lie farther out, and that other problems would give other accuracies is not in it. A seed's own interval (Wilson's, or the
+bootstrap over problems) is about other problems, and not about other seeds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,14 +67,19 @@ def over_seeds(name: str, runs: Sequence[Figures]) -> dict[str, Any]:
         raise ValueError(f"{name}: no run has finished it, so there is nothing to take a mean of")
     kept = [{key: value for key, value in run.items() if key not in ("name", "per_seed")} for run in runs]
     means = _means([{key: value for key, value in run.items() if key not in ("seed", "ci95")} for run in kept])
-    return {"name": name, **means, "ci95": list(_interval(runs)), "per_seed": kept}
+    low, high = mean_interval([run["accuracy"] for run in runs], [run["ci95"] for run in runs])
+    return {"name": name, **means, "ci95": [low, high], "per_seed": kept}
 
 
-def _interval(runs: Sequence[Figures]) -> tuple[float, float]:
-    accuracies = [run["accuracy"] for run in runs]
-    if len(set(accuracies)) > 1:
+def mean_interval(accuracies: Sequence[float], own: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Interval of the mean over seeds; where they do not differ, as far as their own intervals (low, high) reach.
+
+    >>> mean_interval([0.5, 0.5], [(0.4, 0.55), (0.45, 0.6)])
+    (0.4, 0.6)
+    """
+    if max(accuracies) - min(accuracies) > 1e-12:
         return seed_interval(accuracies)
-    return min(run["ci95"][0] for run in runs), max(run["ci95"][1] for run in runs)
+    return min(low for low, _ in own), max(high for _, high in own)
 
 
 def _means(values: Sequence[Figures]) -> dict[str, Any]:
@@ -109,7 +115,7 @@ def neighbours(blocks: Sequence[tuple[str, Figures]]) -> list[str]:
 
 
 def _sentence(better: str, of_better: Figures, worse: str, of_worse: Figures) -> str:
-    points = 100 * (of_better["accuracy"] - of_worse["accuracy"])
+    points = round(100 * (of_better["accuracy"] - of_worse["accuracy"]), 1)
     apart = of_better["ci95"][0] > of_worse["ci95"][1]
-    how = f"is above {worse} by {points:.1f} points" if points else f"and {worse} are equal"
+    how = f"is above {worse} by {points:.1f} points" if points else f"and {worse} are equal to 0.1 points"
     return f"{better} {how}; their intervals {'do not overlap' if apart else 'overlap'}"

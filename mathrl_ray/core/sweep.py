@@ -4,15 +4,18 @@ Called by whoever runs a sweep. Pure: values in, values out; knows no recipe and
 
     variants   the product of all lists (combine = "grid"), or their rows side by side ("zip"); each once for every seed
     names      follow from what a variant changes and from nothing else, so that a sweep that goes on finds what it has done
-    the rule   successive halving (Jamieson & Talwalkar 2016) with a doubt: at the 1st, 2nd, 4th, 8th ... validation, the better half of the
-               settings that have got so far goes on, and of the others each whose interval overlaps the worst of that half. So a setting
-               ends only where it is both in the worse half and clearly worse. The seeds of one setting are judged together, and end
-               together: a mean over the lucky ones alone would be no mean. The last validation ends nothing. Nobody waits for others at
-               a rung: who comes is compared with all that were there, ended or not, as in asynchronous successive halving (Li et al.
-               2020, section 3), so that the rule also holds where one variant runs after the other (driver/sweep_judge.py).
+    the rule   successive halving (Jamieson & Talwalkar 2016) with a doubt: at the 1st, 2nd, 4th, 8th ... validation a setting ends where
+               half of all settings of the sweep (`keep`) are better there, and clearly so: its interval lies below those of all of them.
+               So that half goes on in any case, at every rung. The seeds of one setting are judged together, and end together: a mean over
+               the lucky ones alone would be no mean. The last validation ends nothing. Nobody waits for others at a rung: who comes is
+               compared with all that were there, ended or not, so that the rule also holds where one variant runs after the other
+               (driver/sweep_judge.py). That is asynchronous successive halving (Li et al. 2020, section 3) but for the share, which there
+               is one of those that have got so far: whoever comes early would be ended by few.
 
-Intervals are Wilson's, over all responses of a setting. Settings are validated on the same problems with the same seeds, so the difference
-of two is known better than their intervals say: the rule errs towards going on.
+An interval's half width is Wilson's, over all responses of a setting, and that of its training seeds, in quadrature: z sd / sqrt(seeds),
+where sd is `seed_sd` (an assumption: a single seed says nothing of it), or what its seeds differ by, should that be more. How often a rung
+ends one of 2 or 8 equal settings by mistake, tests/unit/core/test_sweep.py simulates: less than once in 100 sweeps where training seeds
+differ as assumed; where they differ by twice as much, 16 to 19 times with one seed a setting, and 4 times with three.
 """
 
 import hashlib
@@ -21,12 +24,18 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, hypot, sqrt
+from statistics import stdev
 from typing import Any, Literal, assert_never
 
+from scipy.special import ndtri
+
+from mathrl_ray.core.masking import masked
 from mathrl_ray.core.statistics import wilson_interval
 
 SEED_KEY = "run.seed"
+SEED_SD = 0.05
+"""By how much a run's validation accuracy differs between training seeds, where nothing better is known."""
 MOST_NAME_CHARACTERS = 100
 """A folder's name may have 255; the run's own comes before it, and a file system counts bytes."""
 
@@ -52,9 +61,7 @@ class Variant:
         >>> Variant("x", "x", {"grpo.loss": "dapo", "run.seed": 1}).overrides()
         ['grpo.loss="dapo"', 'run.seed=1']
         """
-        texts = {key: json.dumps(value, ensure_ascii=False) for key, value in self.changes.items()}
-        # TOML knows JSON's numbers, strings and lists, but no escaped surrogates, and wants DEL escaped.
-        return [f"{key}={text}".replace("\x7f", "\\u007f") for key, text in texts.items()]
+        return [f"{key}={_toml(value)}" for key, value in self.changes.items()]
 
 
 def variants(lists: Mapping[str, Sequence[Any]], *, combine: Literal["grid", "zip"] = "grid", seeds: Sequence[int] = ()) -> list[Variant]:
@@ -66,7 +73,8 @@ def variants(lists: Mapping[str, Sequence[Any]], *, combine: Literal["grid", "zi
         seeds: of each setting; none for the recipe's own.
 
     Raises:
-        ValueError: an empty list, a value twice, lists of different lengths for "zip", or the seed in two places.
+        ValueError: an empty list, a value twice, a date, lists of different lengths for "zip", the seed in two places, or two variants that
+            would have one name.
 
     >>> [variant.name for variant in variants({"grpo.learning_rate": [1e-4, 5e-4]}, seeds=[0, 1])]
     ['learning_rate-0.0001-seed-0', 'learning_rate-0.0001-seed-1', 'learning_rate-0.0005-seed-0', 'learning_rate-0.0005-seed-1']
@@ -74,11 +82,15 @@ def variants(lists: Mapping[str, Sequence[Any]], *, combine: Literal["grid", "zi
     _check(lists, combine, seeds)
     listed = {key: values for key, values in lists.items() if key != SEED_KEY or combine == "zip"}
     own_seeds = list(seeds) if combine == "zip" else list(seeds or lists.get(SEED_KEY, ()))
-    return [
+    made = [
         _variant({**changes, **({} if seed is None else {SEED_KEY: seed})}, list(lists))
         for changes in _combined(listed, combine)
         for seed in own_seeds or [None]
     ]
+    names = [variant.name for variant in made]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"two variants of [sweep] would both be named {twice[0]}: leave one of their values to a sweep of its own")
+    return made
 
 
 def _combined(lists: Mapping[str, Sequence[Any]], combine: Literal["grid", "zip"]) -> list[dict[str, Any]]:
@@ -117,7 +129,7 @@ def _check(lists: Mapping[str, Sequence[Any]], combine: str, seeds: Sequence[int
 
 def _name(changes: Mapping[str, Any], all_keys: Sequence[str]) -> str:
     """<key>-<value>-<key>-<value>..., keys by their last part where that says which; ends in a hash where characters were lost."""
-    parts = [f"{_short(key, all_keys)}-{_text(value)}" for key, value in changes.items()]
+    parts = [f"{_short(key, all_keys)}-{_open_text(key, value)}" for key, value in changes.items()]
     plain = "-".join(parts)
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", plain)
     if readable == plain and len(plain) <= MOST_NAME_CHARACTERS:
@@ -130,8 +142,33 @@ def _short(key: str, all_keys: Sequence[str]) -> str:
     return key if sum(each.rpartition(".")[2] == last for each in {*all_keys, SEED_KEY}) > 1 else last
 
 
+def _open_text(key: str, value: Any) -> str:
+    """The value; of one that holds a secret a hash alone: short and slow, so that it is not found from the name (driver/digests.py)."""
+    if masked(value, key) == value:
+        return _text(value)
+    return hashlib.scrypt(_text(value).encode(), salt=key.encode(), n=2**12, r=8, p=1, dklen=2).hex()
+
+
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else _toml(value)
+
+
+def _toml(value: Any) -> str:
+    """On one line.
+
+    >>> _toml([{"a": [1, 2.5], "b c": {"d": True}}, "text"])
+    '[{"a" = [1, 2.5], "b c" = {"d" = true}}, "text"]'
+    """
+    match value:
+        case Mapping():
+            return "{" + ", ".join(f"{_toml(str(key))} = {_toml(part)}" for key, part in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(_toml, value)) + "]"
+        case str() | int() | float():
+            # TOML knows JSON's numbers and strings, but no escaped surrogates, and wants DEL escaped.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case _:
+            raise ValueError(f"[sweep] holds {value}, which no key of a recipe takes: give numbers, texts, true or false, lists or tables")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +190,23 @@ def is_rung(validation: int, num_validations: int) -> bool:
     return 1 <= validation < num_validations and validation & (validation - 1) == 0
 
 
-def hopeless_settings(standings: Sequence[Standing], *, keep: float = 0.5, confidence: float = 0.95) -> list[str]:
-    """The settings that end at this rung, the worst first.
+def hopeless_settings(
+    standings: Sequence[Standing],
+    *,
+    num_settings: int | None = None,
+    keep: float = 0.5,
+    seed_sd: float = SEED_SD,
+    confidence: float = 0.95,
+) -> list[str]:
+    """The settings that end at this rung, the worst first: those that ceil(keep num_settings) others are better than, and clearly so.
 
-    With accuracies p and intervals [low, high] over the responses of all seeds of a setting, the ceil(keep n) best of n settings stay. Of
-    the others those end with high < low of the last that stays.
+    Clearly: high < low of the last of those, by the intervals of `_interval`.
 
     Args:
         standings: of all variants that have reached the rung, ended or not.
-        keep: the share of settings that stays in any case.
+        num_settings: of the whole sweep; by default those that are here.
+        keep: the share of all settings that goes on in any case.
+        seed_sd: standard deviation of a run's accuracy over training seeds, at least.
         confidence: of the intervals.
 
     Raises:
@@ -174,26 +219,44 @@ def hopeless_settings(standings: Sequence[Standing], *, keep: float = 0.5, confi
         raise ValueError(f"sweep.keep = {keep}: it must be above 0 and at most 1, 0.5 is usual")
     totals = _totals(standings)
     ranked = _ranked(totals)
-    num_staying = ceil(keep * len(ranked))
-    if num_staying == len(ranked):
+    num_staying = ceil(keep * (len(ranked) if num_settings is None else num_settings))
+    if num_staying >= len(ranked):
         return []
-    low, _ = wilson_interval(*totals[ranked[num_staying - 1]], confidence)
-    return [setting for setting in reversed(ranked[num_staying:]) if wilson_interval(*totals[setting], confidence)[1] < low]
+
+    def interval(setting: str) -> tuple[float, float]:
+        return _interval([each for each in standings if each.setting == setting], seed_sd, confidence)
+
+    low, _ = interval(ranked[num_staying - 1])
+    return [setting for setting in reversed(ranked[num_staying:]) if interval(setting)[1] < low]
 
 
-def standings_text(standings: Sequence[Standing], confidence: float = 0.95) -> str:
+def standings_text(standings: Sequence[Standing], seed_sd: float = SEED_SD, confidence: float = 0.95) -> str:
     """The numbers that the rule looked at, the best setting first.
 
     >>> standings_text([Standing("a", 20, 100), Standing("b", 60, 100), Standing("a", 30, 100)])
-    'b 60.0 % (50.2 to 69.1) of 100; a 25.0 % (19.5 to 31.4) of 200'
+    'b 60.0 % (46.1 to 73.3) of 100; a 25.0 % (13.8 to 36.7) of 200'
     """
     totals = _totals(standings)
-    return "; ".join(f"{setting} {_accuracy_text(*totals[setting], confidence)}" for setting in _ranked(totals))
+    texts = []
+    for setting in _ranked(totals):
+        low, high = _interval([each for each in standings if each.setting == setting], seed_sd, confidence)
+        num_correct, num_graded = totals[setting]
+        texts.append(f"{setting} {100 * _rate(num_correct, num_graded):.1f} % ({100 * low:.1f} to {100 * high:.1f}) of {num_graded}")
+    return "; ".join(texts)
 
 
-def _accuracy_text(num_correct: int, num_graded: int, confidence: float) -> str:
+def _interval(runs: Sequence[Standing], seed_sd: float, confidence: float) -> tuple[float, float]:
+    """Of one setting's accuracy over other responses and other training seeds; `runs` are its seeds.
+
+    With p and [low, high] Wilson's over all responses, n seeds, sd the larger of seed_sd and the sample standard deviation of the seeds'
+    accuracies, and z the normal quantile: p - sqrt((p - low)^2 + (z sd)^2 / n), and the same above.
+    """
+    num_correct, num_graded = sum(each.num_correct for each in runs), sum(each.num_graded for each in runs)
     low, high = wilson_interval(num_correct, num_graded, confidence)
-    return f"{100 * _rate(num_correct, num_graded):.1f} % ({100 * low:.1f} to {100 * high:.1f}) of {num_graded}"
+    rates = [_rate(each.num_correct, each.num_graded) for each in runs]
+    spread = max(seed_sd, stdev(rates) if len(rates) > 1 else 0.0)
+    of_seeds, rate = float(ndtri((1 + confidence) / 2)) * spread / sqrt(len(runs)), _rate(num_correct, num_graded)
+    return max(0.0, rate - hypot(rate - low, of_seeds)), min(1.0, rate + hypot(high - rate, of_seeds))
 
 
 def _totals(standings: Sequence[Standing]) -> dict[str, tuple[int, int]]:

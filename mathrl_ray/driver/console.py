@@ -1,7 +1,7 @@
 """What a person sees while a run goes on: a line now and then, tables at the end.
 
 Called by the entry and the stages. Knows rich and plain numbers; the tables are in result_tables.py. A job's log is no terminal: whole
-lines only, at a fixed width.
+lines only, at a fixed width. Nor are tables narrower on a narrow terminal, where they would lose their intervals.
 """
 
 import time
@@ -30,13 +30,14 @@ class Console:
         """
         self._secrets = secrets
         terminal = rich.console.Console(soft_wrap=True)
-        self._rich = terminal if terminal.is_terminal else rich.console.Console(width=LOG_WIDTH, soft_wrap=True)
+        width = max(terminal.width, LOG_WIDTH) if terminal.is_terminal else LOG_WIDTH
+        self._rich = rich.console.Console(width=width, soft_wrap=True)
         self._began = time.monotonic()
         self._stage_began = self._last_line = 0.0
 
     def say(self, text: str) -> None:
         self._rich.print(f"[dim]{self._clock()}[/dim]  ", end="", highlight=False)
-        self._rich.print(masked_text(text, self._secrets), markup=False, highlight=False)
+        self._rich.print(masked_text(text, self._secrets), markup=False, highlight=False, emoji=False)
 
     def begin_stage(self, stage: str, plan: str) -> None:
         self._stage_began, self._last_line = time.monotonic(), 0.0
@@ -49,7 +50,7 @@ class Console:
             return
         self._last_line = now
         remaining_s = (now - self._stage_began) / step * (num_steps - step)
-        shown = "  ".join(f"{name} {value:.3g}" for name, value in numbers.items())
+        shown = "  ".join(f"{name} {_short(value)}" for name, value in numbers.items())
         self.say(f"{stage} step {step}/{num_steps}  {shown}  {remaining_s:.0f} s left")
 
     def table(self, stages: Sequence[Mapping[str, Any]], caption: str) -> None:
@@ -63,11 +64,16 @@ class Console:
 
     def _show(self, table: Table) -> None:
         self._rich.print()
-        self._rich.print(table, soft_wrap=False)
+        self._rich.print(table, soft_wrap=False, crop=False)
 
     def _clock(self) -> str:
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         return f"{minutes:d}:{seconds:02d}"
+
+
+def _short(value: float) -> str:
+    """Whole numbers whole, and three digits of others."""
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"
 
 
 def protocol(recipe: Recipe) -> str:
@@ -75,7 +81,8 @@ def protocol(recipe: Recipe) -> str:
     evaluation = recipe.eval
     return (
         f"Prompt {evaluation.prompts[0]}, {_settings(recipe)} Problems that could not be graded are not counted. nats/token: mean entropy "
-        "of the responses' tokens, from the learner, over the full distribution at temperature 1. Generated: tokens sampled for learning."
+        "over all tokens of the responses, from the learner, over the full distribution at temperature 1. Generated: tokens sampled for "
+        "learning."
     )
 
 

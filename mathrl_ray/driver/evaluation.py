@@ -110,7 +110,9 @@ async def validate(run: Run, stage: str, step: int, *, part: str = "", facts: Ma
     return _note_validation(run, stage, step, rows, run.policy_version, name=name, facts={**_cost(run), **(facts or {})})
 
 
-async def validate_beside(run: Run, stage: str, step: int, on: Replica[Generator] | None, pin: AsyncExitStack) -> None:
+async def validate_beside(
+    run: Run, stage: str, step: int, on: Replica[Generator] | None, pin: AsyncExitStack, facts: Mapping[str, float] | None = None
+) -> None:
     """`validate` while training goes on, of the weights that `pin` keeps. Entropies are left out: the learner has other weights by now.
 
     A validation decides nothing by itself, so one whose generator or scorer fails is given up with a warning.
@@ -121,9 +123,9 @@ async def validate_beside(run: Run, stage: str, step: int, on: Replica[Generator
         step: the training step whose weights these are.
         on: the generator that was pinned; None where the only one is.
         pin: is closed when the responses are there.
+        facts: more numbers for the row of metrics; what these weights have cost among them, since training goes on.
     """
     group, prompt, version = f"{stage}-validation", run.recipe.eval.prompts[0], run.policy_version
-    cost = _cost(run)  # of these weights; training goes on
     try:
         async with pin:
             requests, completions = await _sample(run, run.validation_problems, group, VALIDATION_STEP, prompt, on)
@@ -135,7 +137,7 @@ async def validate_beside(run: Run, stage: str, step: int, on: Replica[Generator
     except (ActorError, GivenUpError) as error:
         run.console.say(f"warning: no validation of {stage} step {step}: {error}")
         return
-    figures = _note_validation(run, stage, step, rows, version, name=stage, facts=cost)
+    figures = _note_validation(run, stage, step, rows, version, name=stage, facts=facts or {})
     run.console.say(f"{stage} step {step}: validation {accuracy_text(figures)}")
 
 

@@ -29,8 +29,9 @@ def figures_of(rows: Rows, *, seed: int) -> dict[str, Any]:
 
     Returns:
         accuracy, ci95, num_ungraded (responses), num_problems, num_graded_problems, num_samples (responses a problem), format_rate,
-        mean_entropy_nats (None where the learner was not asked), mean_response_tokens, mean_right_tokens, mean_wrong_tokens (None without
-        any), at_k, by_level, by_subject (only where known; num_problems is there what the accuracy rests on), outcomes (counts).
+        mean_entropy_nats (over all tokens of all responses; None where the learner was not asked), mean_response_tokens,
+        mean_right_tokens, mean_wrong_tokens (None without any), at_k, by_level, by_subject (only where known; num_problems is there what
+        the accuracy rests on), outcomes (counts).
     """
     found = whole(rows, seed=seed)
     entropies = [row["mean_token_entropy_nats"] for row in rows]
@@ -42,7 +43,7 @@ def figures_of(rows: Rows, *, seed: int) -> dict[str, Any]:
         "num_graded_problems": found.accuracy.num_problems,
         "num_samples": found.num_samples // found.num_problems,
         "format_rate": found.format_rate,
-        "mean_entropy_nats": None if None in entropies else fmean(entropies),
+        "mean_entropy_nats": None if None in entropies else fmean(entropies, weights=[row["num_response_tokens"] for row in rows]),
         "mean_response_tokens": fmean(row["num_response_tokens"] for row in rows),
         "mean_right_tokens": found.mean_right_tokens,
         "mean_wrong_tokens": found.mean_wrong_tokens,

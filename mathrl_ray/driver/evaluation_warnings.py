@@ -6,6 +6,7 @@ Called by evaluation.py, which says it. Pure: rows in, sentences out. What a tra
 from typing import Any
 
 from mathrl_ray.core.breakdown import Row, Rows
+from mathrl_ray.core.one_line import one_line
 from mathrl_ray.driver.step_warnings import MOST_CUT_OFF
 
 _SHOWN_AT_EACH_END = 150
@@ -41,4 +42,4 @@ def _shown(row: Row) -> str:
     text: str = row["response"]
     if len(text) > 2 * _SHOWN_AT_EACH_END:
         text = f"{text[:_SHOWN_AT_EACH_END]} [...] {text[-_SHOWN_AT_EACH_END:]}"
-    return f"{row['problem_id']} {text!r}"
+    return f"{one_line(row['problem_id'])} {text!r}"

@@ -6,6 +6,8 @@ data: rows keep problem ids inside files.
 
 from pathlib import Path
 
+SWEEP_FILE = "sweep.json"
+"""In the folder of a sweep (sweep_folder.py), and in no run's."""
 LONGEST_BYTES = 255 - len("..writing")
 """File systems have room for 255; a file is first written as .<name>.writing."""
 

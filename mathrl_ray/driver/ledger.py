@@ -50,9 +50,9 @@ class Counts:
     optimizer_steps: int = 0
     trained_tokens: int = 0
     dropped_tokens: int = 0
-    """Of responses that were not trained on: too old, replaced, ungraded."""
+    """Of responses that were not trained on: too old, replaced, ungraded; in expert iteration all that the pool refused."""
     zero_variance_tokens: int = 0
-    """Of groups whose siblings all earned the same."""
+    """Of groups whose graded siblings all earned the same. GRPO drops them; in expert iteration the pool may hold them."""
     redone: int = 0
     """Requests to an actor that were sent again, since it died, did not answer or refused."""
 
@@ -84,7 +84,8 @@ class Ledger:
         return {"counts": asdict(self.counts), "wall_s": self.wall_s, "busy_s": dict(self._busy_s)}
 
     def totals(self) -> dict[str, float]:
-        """Since the stage began, as metrics.jsonl names them: those counts that do not depend on what is in flight."""
+        """Since the stage began, as metrics.jsonl names them: those counts that leave out what is in flight. Of a step they are asked for
+        when its training ends; later, where steps overlap, they count the next batch too."""
         names = ("consumed_tokens", "trained_tokens", "dropped_tokens", "zero_variance_tokens", "redone")
         return {f"{name}_total": getattr(self.counts, name) for name in names}
 

@@ -57,6 +57,7 @@ class LoopState:
             "failed_in_a_row": self.failed_in_a_row,
             "drop_counts": dict(self.record.drop_counts),
             "ages_s": list(self.record.ages_s.items()),
+            "totals": dict(self.record.totals),
             "validating": list(self.validating),
             "prompts_per_step": self.prompts_per_step,
             "is_done": self.is_done,
@@ -78,7 +79,6 @@ def loop_state(plain: Mapping[str, Any], groups: Sequence[NumberedGroup]) -> Loo
     gate = GateState(**plain["gate"])
     stages = {number: stage for number, stage, _ in gate.alive}
     by_stage = {stage: {number: group for number, group in groups if stages.get(number) == stage} for stage in ("scoring", "buffered")}
-    ages_s = dict(plain["ages_s"])
     return LoopState(
         step=plain["step"],
         gate=gate,
@@ -86,7 +86,12 @@ def loop_state(plain: Mapping[str, Any], groups: Sequence[NumberedGroup]) -> Loo
         failed_in_a_row=plain["failed_in_a_row"],
         sampled=by_stage["scoring"],
         buffered=by_stage["buffered"],
-        record=RecordState(plain["drop_counts"], [group for number, group in groups if number == DROPPED], ages_s),
+        record=RecordState(
+            plain["drop_counts"],
+            [group for number, group in groups if number == DROPPED],
+            dict(plain["ages_s"]),
+            plain.get("totals", {}),  # not in checkpoints of before steps kept them
+        ),
         validating=plain["validating"],
         prompts_per_step=plain["prompts_per_step"],
         is_done=plain["is_done"],

@@ -15,7 +15,7 @@ Called by the stages. Knows the actors' Protocols only; nothing here polls, and 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 
 from mathrl_ray.actors.interfaces import Generator
@@ -143,7 +143,7 @@ class PolicyLoops:
         for lost in (each for each in not_done if each < step):
             self._run.console.say(f"warning: no validation of {self._stage} step {lost}: it was cut off, and the weights are step {step}'s")
         if step in not_done:
-            return self._tasks.create_task(self._validate(step), name=f"validation of step {step}")
+            return self._tasks.create_task(self._validate(step, self._record.totals), name=f"validation of step {step}")
         return None
 
     def _state(self) -> LoopState:
@@ -158,7 +158,7 @@ class PolicyLoops:
             record=self._record.state(),
             validating=sorted(self._validating),
             prompts_per_step=self._run.recipe.grpo.prompts_per_step,
-            is_done=self._gate.exhausted or (self._run.is_budget_spent and not self._gate.state().alive),
+            is_done=self._gate.exhausted,
             prompts=self._prompts.state(),
         )
 
@@ -191,17 +191,33 @@ class PolicyLoops:
         size = self._run.recipe.grpo.group_size
         while self._prompts.num_prompts is None or self._gate.num_admitted < self._prompts.num_prompts:
             await self._until(
-                lambda: self._gate.can_admit and self._run.generators.least_loaded(size) is not None,
+                lambda: (
+                    self._is_at_its_end
+                    or (self._gate.can_admit and not self._is_full and self._run.generators.least_loaded(size) is not None)
+                ),
                 "a slot and a generator with room",
             )
-            if self._gate.num_admitted % self._run.recipe.grpo.prompts_per_step == 0 and self._run.is_budget_spent:
-                break  # between two batches, so that all that was sampled is trained on
+            if self._is_at_its_end:
+                break
             replica = self._run.generators.least_loaded(size)
             number = self._gate.admit()
             self._start_group(number, self._prompts.at(number), replica)  # chosen now, when all is known that a choice looks at
             await asyncio.sleep(0)  # the group's task takes its place on the replica before the next one is looked for
         self._gate.close()
         self._run.changes.ring()
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the budget is spent, and all that was admitted makes whole batches. A group that is dropped then is still replaced."""
+        if not self._run.is_budget_spent:
+            return False
+        counts = self._gate.counts()
+        return (counts.consumed + counts.alive) % self._run.recipe.grpo.prompts_per_step == 0
+
+    @property
+    def _is_at_its_end(self) -> bool:
+        """Whether the budget is spent, and the last batch is taken."""
+        return self._is_full and (counts := self._gate.counts()).alive == counts.training
 
     def _start_group(self, number: int, prompt: Prompt, replica: Replica[Generator] | None) -> None:
         self._groups[number] = self._tasks.create_task(self._group(number, prompt, replica))
@@ -347,20 +363,28 @@ class PolicyLoops:
         self._run.changes.ring()
         self._after_step(step, groups, metrics)
         num_tokens = sum(len(trajectory.completion.token_ids) for group in groups for trajectory in group.trajectories)
-        self._run.step_measured(self._stage, metrics["step_s"], num_tokens, max(0, self._num_steps - step))
+        num_left = self._run.steps_left(step, self._num_steps, metrics["consumed_tokens_total"])
+        self._run.step_measured(self._stage, metrics["step_s"], num_tokens, num_left)
         if is_validation_step(self._run, step):
-            await self._validate(step)
+            await self._validate(step, metrics)
 
-    async def _validate(self, step: int) -> None:
+    async def _validate(self, step: int, totals: Mapping[str, float]) -> None:
+        """
+        Args:
+            step: whose weights the generators hold.
+            totals: of the ledger at that step's end.
+        """
+        cost = {name: value for name, value in totals.items() if name == "consumed_tokens_total"}
         self._validating.add(step)
         if self._run.recipe.driver.max_staleness == 0:
-            figures = await validate(self._run, self._stage, step)
+            figures = await validate(self._run, self._stage, step, facts=cost)
             self._validating.discard(step)
             self._run.console.say(f"{self._stage} step {step}: validation {accuracy_text(figures)}")
             return
         stack = AsyncExitStack()
         replica = await stack.enter_async_context(self._run.weights.pinned())  # before the next update can begin
-        task = self._tasks.create_task(validate_beside(self._run, self._stage, step, replica, stack), name=f"validation of step {step}")
+        validation = validate_beside(self._run, self._stage, step, replica, stack, cost)
+        task = self._tasks.create_task(validation, name=f"validation of step {step}")
         self._validations.add(task)
         task.add_done_callback(self._validations.discard)
         task.add_done_callback(lambda done: None if done.cancelled() else self._validating.discard(step))

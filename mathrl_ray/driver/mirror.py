@@ -4,7 +4,7 @@ Called by the job around its stages. Knows the run's folder and fsspec; knows no
 job's end: a thread of its own looks at the folder every LOOK_EVERY_S and copies what is new.
 
     <run.mirror>/<run's folder>/metrics.jsonl, summary.json, ...       as they were at the last look
-                                evaluations/*.parquet
+                                evaluations/, elite_pool/, problem_memory/    *.parquet; the latter two are read by a run that goes on
                                 checkpoints/<stage>-<step>/            whole where it holds mirrored.json, which is written last
                                                                        {"files": {name: [bytes, modified in ns]}}
 
@@ -25,6 +25,7 @@ from typing import Any
 
 from mathrl_ray.config import RecipeError
 from mathrl_ray.core.masking import masked_text
+from mathrl_ray.driver.file_names import SWEEP_FILE
 
 MARKER = "mirrored.json"
 """The last file of a mirrored checkpoint."""
@@ -35,6 +36,7 @@ PLAIN_FILES = (
     "recipe.toml",
     "environment.json",
     "digests.json",
+    SWEEP_FILE,
     METRICS,
     "summary.json",
     "report.html",

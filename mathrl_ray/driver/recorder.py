@@ -204,10 +204,11 @@ def json_text(value: Any) -> str:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file; another text that was there gets the next free number."""
-    if path.exists() and path.read_text(encoding="utf-8") != text:
+    """Write a file; another text that was there is kept under the next free number. At no time is there none."""
+    before = path.read_text(encoding="utf-8") if path.exists() else text
+    if before != text:
         numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(1))
-        path.rename(next(each for each in numbered if not each.exists()))
+        write_whole(next(each for each in numbered if not each.exists()), before)
     write_whole(path, text)
 
 

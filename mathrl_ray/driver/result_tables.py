@@ -1,12 +1,14 @@
 """The tables of results: a run's stages, their levels and subjects, and prompts beside each other.
 
 Called by console.py, which prints them. Knows rich and the entries of summary.json; an entry of an older run lacks what came later. No
-table but the stages' is wider than WIDTH: columns that have no room go into a further table, so that no number is wrapped.
+table but the stages' is wider than WIDTH: columns that have no room go into a further table, so that no number is wrapped. The stages'
+is as wide as its numbers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -17,50 +19,71 @@ Stages = Sequence[Mapping[str, Any]]
 WIDTH = 120
 _FRAME = 3
 """What a column costs beside its text: a space on each side and a line."""
-PARTS_NOTE = "Accuracy of the problems that could be graded; intervals: by_level and by_subject in summary.json."
+PARTS_NOTE = "Accuracy of the problems that could be graded, with its 95 % interval below."
 
 
 def stage_table(stages: Stages, caption: str) -> Table:
     """Each accuracy with its interval and its number of problems (x responses each)."""
     table = _table("Results on held-out problems", caption)
-    table.add_column("stage", no_wrap=True)
-    for name in ("accuracy (95 %)", "problems", "format", "nats/token", "length", "generated", "updates", "time"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for stage in stages:
-        table.add_row(
-            stage["name"],
-            percent_text(stage),
-            shown_problems(stage),
-            f"{100 * stage['format_rate']:.1f} %",
-            f"{stage['mean_entropy_nats']:.2f}",
-            f"{stage['mean_response_tokens']:.1f}",
-            f"{stage['generated_tokens']:,}",
-            f"{stage['optimizer_steps']}",
-            f"{stage['wall_s']:.0f} s",
-        )
+    heads = ("stage", "accuracy (95 %)", "problems", "format", "nats/token", "length", "generated", "updates", "time")
+    rows = [_stage_row(stage) for stage in stages]
+    for name in heads:
+        table.add_column(name, justify="left" if name == "stage" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    table.width = sum(_width(column) + _FRAME for column in zip(heads, *rows, strict=True)) + 1
     return table
 
 
+def _stage_row(stage: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        stage["name"],
+        percent_text(stage),
+        shown_problems(stage),
+        f"{100 * stage['format_rate']:.1f} %",
+        f"{stage['mean_entropy_nats']:.2f}",
+        f"{stage['mean_response_tokens']:.1f}",
+        f"{stage['generated_tokens']:,}",
+        f"{stage['optimizer_steps']}",
+        f"{stage['wall_s']:.0f} s",
+    )
+
+
+def _width(texts: Iterable[str]) -> int:
+    """Of the widest line, in a terminal's cells: a Chinese character has two."""
+    return max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
+
+
 def further_tables(stages: Stages) -> list[Table]:
-    """pass@k and maj@k, accuracy by level, and by subject, of what the stages know of these."""
+    """pass@k and maj@k, accuracy by level, and by subject, of what the stages know of these, with intervals."""
     at_k = {stage["name"]: _at_k(stage) for stage in stages}
     levels = {stage["name"]: _parts(stage, "by_level", "level ") for stage in stages}
     subjects = {stage["name"]: _parts(stage, "by_subject", "") for stage in stages}
     return [
         *grid("One of k responses right (pass@k), their majority (maj@k)", at_k),
-        *grid("Accuracy by level, of problems", levels, "" if any(subjects.values()) else PARTS_NOTE),
-        *grid("Accuracy by subject, of problems", subjects, PARTS_NOTE),
+        *grid("Accuracy by level, of problems (95 %)", levels, "" if any(subjects.values()) else PARTS_NOTE),
+        *grid("Accuracy by subject, of problems (95 %)", subjects, PARTS_NOTE),
     ]
 
 
 def _at_k(stage: Mapping[str, Any]) -> dict[str, str]:
     given = [each for each in stage.get("at_k", ()) if each["k"] > 1]
     names = (("pass@", "pass_at_k"), ("maj@", "maj_at_k"))
-    return {f"{name}{each['k']}": f"{100 * each[key]:.1f} %" for each in given for name, key in names}
+    return {f"{name}{each['k']}": f"{100 * each[key]:.1f} %{_of_fewer(each, stage)}" for each in given for name, key in names}
+
+
+def _of_fewer(at_k: Mapping[str, Any], stage: Mapping[str, Any]) -> str:
+    """How many problems pass@k rests on, where they are fewer than the accuracy's: some lack k graded samples."""
+    return "" if at_k["num_problems"] == stage["num_graded_problems"] else f" of {at_k['num_problems']}"
 
 
 def _parts(stage: Mapping[str, Any], key: str, head: str) -> dict[str, str]:
-    return {f"{head}{part['name']}": f"{100 * part['accuracy']:.1f} % of {part['num_problems']}" for part in stage.get(key, ())}
+    return {f"{head}{part['name']}": _part_text(part) for part in stage.get(key, ())}
+
+
+def _part_text(part: Mapping[str, Any]) -> str:
+    low, high = part["ci95"]
+    return f"{100 * part['accuracy']:.1f} % of {part['num_problems']}\n{100 * low:.1f} to {100 * high:.1f}"
 
 
 def grid(title: str, cells: Mapping[str, Mapping[str, str]], caption: str = "") -> list[Table]:
@@ -68,16 +91,17 @@ def grid(title: str, cells: Mapping[str, Mapping[str, str]], caption: str = "") 
 
     Args:
         title: of the first table; the others have none.
-        cells: the texts by row and column; columns stand in the order in which they first come.
+        cells: the texts by row and column, of one line or several; columns stand in the order in which they first come.
         caption: of the last one.
     """
     columns = list(dict.fromkeys(column for row in cells.values() for column in row))
-    widths = [max(len(column), *(len(row.get(column, "-")) for row in cells.values())) for column in columns]
-    first = max((len(name) for name in ("stage", *cells)), default=0)
+    widths = [_width([column, *(row.get(column, "-") for row in cells.values())]) for column in columns]
+    first = _width(["stage", *cells])
     groups = columns_that_fit(widths, WIDTH - (first + _FRAME + 1))
     tables = []
     for place, group in enumerate(groups):
         table = _table(title if place == 0 else "", caption if place == len(groups) - 1 else "")
+        table.show_lines = any("\n" in text for row in cells.values() for text in row.values())
         table.add_column("stage", no_wrap=True)
         for index in group:
             table.add_column(Text(columns[index]), justify="right", no_wrap=True)

@@ -30,6 +30,7 @@ from mathrl_ray.driver.checkpoint import (
     whole_checkpoints,
 )
 from mathrl_ray.driver.digests import read_object
+from mathrl_ray.driver.file_names import SWEEP_FILE
 from mathrl_ray.driver.recipe_changes import check_recipe
 from mathrl_ray.driver.recorder import Recorder
 from mathrl_ray.driver.run import Run
@@ -184,7 +185,12 @@ def _last_run(recipe: Recipe) -> Resumption | None:
 def _is_run_named(folder: Path, name: str) -> bool:
     """Whether a run has or would have had this name: run-2 may be a second `run`, or a run of its own name."""
     suffix = folder.name.removeprefix(name).removeprefix("-")
-    return (folder / "recipe.toml").is_file() and (not suffix or suffix.isdecimal()) and saved_recipe(folder)["run"]["name"] == name
+    return _is_run(folder) and (not suffix or suffix.isdecimal()) and saved_recipe(folder)["run"]["name"] == name
+
+
+def _is_run(folder: Path) -> bool:
+    """And not a sweep, whose runs have folders of their own."""
+    return (folder / "recipe.toml").is_file() and not (folder / SWEEP_FILE).exists()
 
 
 def _named(path: Path) -> Resumption:
@@ -193,7 +199,7 @@ def _named(path: Path) -> Resumption:
         sight, checkpoint = _sight(folder), read_checkpoint(path)
         check_whole(checkpoint, folder / METRICS_FILE)
         return Resumption(folder, checkpoint, checkpoint.finished, sight)
-    found = _in_folder(path) if (path / "recipe.toml").is_file() else None
+    found = _in_folder(path) if _is_run(path) else None
     if found is None:
         raise RecipeError(
             f'run.resume = {path}: give "auto", a run directory with checkpoints or finished stages, or <run>/checkpoints/<stage>-<step> '
@@ -299,7 +305,7 @@ def take_checkpoint(run: Run, stage: str) -> Checkpoint | None:
     return checkpoint
 
 
-async def go_on(run: Run, checkpoint: Checkpoint, *, learning_rate: float, num_optimizer_steps: int) -> None:
+async def go_on(run: Run, checkpoint: Checkpoint, *, learning_rate: float, num_optimizer_steps: int, with_optimizer: bool = True) -> None:
     """What `begin_stage` is for a stage that begins: the checkpoint's state in the learner, its weights in every generator.
 
     Args:
@@ -307,10 +313,15 @@ async def go_on(run: Run, checkpoint: Checkpoint, *, learning_rate: float, num_o
         checkpoint: of the stage.
         learning_rate: of the stage.
         num_optimizer_steps: the length of its learning-rate schedule.
+        with_optimizer: False takes the checkpoint's model only, as a start model. For a stage whose every round begins a new optimizer: its
+            adapters may belong to another model than the run's, which the checkpoint's folder holds with them.
     """
     run.ledger.restore(checkpoint.content["ledger"])
     settings = stage_settings(run, checkpoint.stage, learning_rate=learning_rate, num_optimizer_steps=num_optimizer_steps)
     with run.ledger.work("learner-0", "load_checkpoint"):
-        await run.actors.learner.start_stage(settings)
-        await run.actors.learner.load_checkpoint(str(checkpoint.folder))
+        if with_optimizer:
+            await run.actors.learner.start_stage(settings)
+            await run.actors.learner.load_checkpoint(str(checkpoint.folder))
+        else:
+            await run.actors.learner.start_stage(replace(settings, model_path=str(checkpoint.folder)))
     await sync_weights(run, policy_version=checkpoint.content["policy_version"])  # no row: this step has one

@@ -59,18 +59,27 @@ async def sample_group(run: Run, stage: str, prompt: Prompt, first: Replica[Gene
     request = make_request(run, prompt.problem, group_id, prompt.step, 0, run.training_sampling)
     requests = siblings(run, request, prompt)
     completions = await run.generators.call(len(requests), lambda actor: actor.generate(requests), "generate", first)
+    await _note_sampled(run, requests, completions)
+    return group_of(requests, completions)
+
+
+async def _note_sampled(run: Run, requests: Sequence[GenerationRequest], completions: Sequence[Completion]) -> None:
+    """Count what was sampled for learning. Where that was aborted, keep it and stand still: it is not counted, since a run that goes on
+    samples these groups again, and must end its budget where one that never stopped does."""
+    if _is_aborted(completions):
+        run.stopped_groups.append(group_of(requests, completions))
+        await _until_the_end()
     run.ledger.counts.generated_tokens += sum(len(completion.token_ids) for completion in completions)
-    not_graded = Grade(0.0, 0.0, 0.0, "grader_error", None)
+
+
+def group_of(requests: Sequence[GenerationRequest], completions: Sequence[Completion]) -> TrajectoryGroup:
+    """The responses to one group's requests, in their order, not graded yet."""
+    first, not_graded = requests[0], Grade(0.0, 0.0, 0.0, "grader_error", None)
     trajectories = tuple(
-        Trajectory(group_id, request.sample, request.problem_id, request.prompt_ids, completion, not_graded)
+        Trajectory(request.group_id, request.sample, request.problem_id, request.prompt_ids, completion, not_graded)
         for request, completion in zip(requests, completions, strict=True)
     )
-    group = TrajectoryGroup(group_id, prompt.problem.problem_id, trajectories)
-    if _is_aborted(completions):
-        run.ledger.counts.dropped_tokens += sum(len(completion.token_ids) for completion in completions)
-        run.stopped_groups.append(group)
-        await _until_the_end()
-    return group
+    return TrajectoryGroup(first.group_id, first.problem_id, trajectories)
 
 
 async def grade_group(run: Run, group: TrajectoryGroup, problem: Problem, step: int) -> TrajectoryGroup:
@@ -109,7 +118,7 @@ async def generate(
         run: the run.
         requests: any number.
         on: the one generator to ask, which is not asked twice; by default whichever has room.
-        for_learning: whether the tokens count to the stage's budget.
+        for_learning: whether the tokens count to the stage's budget; the requests are then one group's.
 
     Raises:
         GivenUpError: a request failed driver.max_tries times.
@@ -126,10 +135,10 @@ async def generate(
             return await run.generators.ask(on, len(part), lambda actor: actor.generate(part), "generate")
 
     completions = await _in_parts(requests, ask, min(PART, max_sequences))
-    if _is_aborted(completions):
-        await _until_the_end()
     if for_learning:
-        run.ledger.counts.generated_tokens += sum(len(completion.token_ids) for completion in completions)
+        await _note_sampled(run, requests, completions)
+    elif _is_aborted(completions):
+        await _until_the_end()
     return completions
 
 

@@ -5,6 +5,7 @@ Made by entry.py, given to every stage and loop. Holds things together; decides 
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 from mathrl_ray.actors.interfaces import Actors, Generator, Scorer
@@ -61,7 +62,7 @@ class Run:
     """Saves the state of the stage that runs, as soon as it can be saved, so that the run can go on from there; None: there is none.
 
     Awaited when the job is told to stop (stopping.py), while the stage's loops stand and generation is aborted; it is cancelled at its
-    limit, and what it was writing then must not look whole.
+    limit, and what it was writing then must not look whole. In the middle of a round, of which nothing can be saved, it only says so.
     """
     stopped_groups: list[TrajectoryGroup] = field(default_factory=list)
     """Groups whose generation was aborted, as far as they came: written down when the job stops, never trained on."""
@@ -69,6 +70,8 @@ class Run:
     """What the next stage goes on from (a checkpoint.Checkpoint), or None."""
     validated: dict[tuple[str, int], float] = field(default_factory=dict)
     """Accuracies of validations by (stage, step), by which checkpoints are kept."""
+    token_budget: int = 0
+    """Tokens that expert iteration and GRPO may each sample for learning (recipe_checks.token_budget); 0: no limit. Set by the study."""
     saved_s: float = 0.0
     """When the last checkpoint was written or tried, by the recorder's clock."""
     ledger: Ledger = field(init=False)
@@ -115,9 +118,31 @@ class Run:
 
     @property
     def is_budget_spent(self) -> bool:
-        """Whether the present stage has sampled the study.generated_tokens that it may."""
-        budget = self.recipe.study.generated_tokens
-        return 0 < budget <= self.ledger.counts.generated_tokens
+        """Whether the present stage has sampled all that it may."""
+        return 0 < self.token_budget <= self.ledger.counts.generated_tokens
+
+    @property
+    def budget_text(self) -> str:
+        """The end of a stage's head line."""
+        return f", until {self.token_budget:,} tokens are sampled (study.generated_tokens)" if self.token_budget else ""
+
+    @property
+    def sampled_text(self) -> str:
+        """How much of its budget the present stage has spent."""
+        return f"{self.ledger.counts.generated_tokens:,} of the {self.token_budget:,} tokens of study.generated_tokens"
+
+    def steps_left(self, step: int, num_steps: int, consumed_tokens: float) -> int:
+        """How many training steps follow, about: what is left of the budget is divided by a step's mean so far.
+
+        Args:
+            step: that was done last, from 1.
+            num_steps: of the stage without a budget.
+            consumed_tokens: of its steps so far.
+        """
+        num_left = max(0, num_steps - step)
+        if not self.token_budget or not consumed_tokens:
+            return num_left
+        return min(num_left, max(0, ceil((self.token_budget - consumed_tokens) / (consumed_tokens / step))))
 
     @property
     def policy_version(self) -> int:

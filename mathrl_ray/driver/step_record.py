@@ -54,6 +54,8 @@ class RecordState:
     """Since the last batch was taken; not written yet."""
     ages_s: Mapping[int, float]
     """Of each group that was sampled and is not trained on yet, by its number."""
+    totals: Mapping[str, float] = field(default_factory=dict)
+    """The ledger's, when the last step's training ended."""
 
 
 class StepRecord:
@@ -66,6 +68,8 @@ class StepRecord:
         self._drop_counts: Counter[str] = Counter()
         self._open: dict[int, _Step] = {}
         self._present: _Step | None = None
+        self.totals: Mapping[str, float] = {}
+        """The ledger's, when the training of the step that was trained last ended."""
 
     @property
     def is_open(self) -> bool:
@@ -77,11 +81,11 @@ class StepRecord:
         assert not self._open, "a step is open"
         now_s = self._run.ledger.now_s
         ages_s = {number: now_s - sampled_s for number, sampled_s in self._sampled_s.items()}
-        return RecordState(dict(self._drop_counts), list(self._dropped), ages_s)
+        return RecordState(dict(self._drop_counts), list(self._dropped), ages_s, self.totals)
 
     def restore(self, state: RecordState) -> None:
         now_s = self._run.ledger.now_s
-        self._drop_counts, self._dropped = Counter(state.drop_counts), list(state.dropped)
+        self._drop_counts, self._dropped, self.totals = Counter(state.drop_counts), list(state.dropped), state.totals
         self._sampled_s = {number: now_s - age_s for number, age_s in state.ages_s.items()}
 
     def sampled(self, number: int) -> None:
@@ -128,8 +132,15 @@ class StepRecord:
 
         Where every trajectory is dropped there is nothing to learn, and a skipped update has changed nothing.
         """
-        step, run = self._present, self._run
+        step = self._present
         assert step is not None
+        has_changed = await self._learn(step, groups)
+        self.totals = self._run.ledger.totals()  # now: the next batch is counted while this step's weights are on their way
+        step.metrics |= self.totals
+        return has_changed
+
+    async def _learn(self, step: _Step, groups: Sequence[TrajectoryGroup]) -> bool:
+        run = self._run
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         batch = [trajectory for trajectory in trajectories if trajectory.drop_reason is None]
         self._count_tokens(groups)
@@ -162,7 +173,6 @@ class StepRecord:
         step, run = self._open[number], self._run
         numbers = {**rollout_metrics(step.groups), **step.metrics, **metrics, **run.ledger.lap()}
         restarts = {"generator": run.generators.num_restarts, "scorer": run.scorers.num_restarts}
-        numbers |= run.ledger.totals()
         numbers |= {f"{role}_restarts_total": total for role, total in restarts.items()}
         run.recorder.metrics(self._stage, number, run.policy_version, {**numbers, "spans": run.ledger.take_spans()})
         # In a thread: a batch of long responses takes a while to encode, and the loops would stand still meanwhile.

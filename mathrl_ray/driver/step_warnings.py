@@ -16,29 +16,31 @@ MOST_CUT_OFF = 0.5
 _SHOWN_AT_EACH_END = 150
 
 
-def step_warnings(groups: Sequence[TrajectoryGroup], recipe: Recipe) -> dict[str, str]:
+def step_warnings(groups: Sequence[TrajectoryGroup], recipe: Recipe, *, learns_from_rewards: bool = True) -> dict[str, str]:
     """Sentences about one step's groups by kind: `format` where no response kept the format rule, `cut_off` where more than half reached
-    generator.max_tokens, `ungraded` where more than 1 % could not be graded. Empty when all is well."""
+    generator.max_tokens, `ungraded` where more than 1 % could not be graded. Empty when all is well.
+
+    learns_from_rewards: False for expert iteration, whose pool looks at its own quality and never at reward.format.
+    """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     if not trajectories:
         return {}
     found = {
-        "format": _no_format(trajectories, recipe),
+        "format": _no_format(trajectories, recipe, "set reward.format above 0, " if learns_from_rewards else ""),
         "cut_off": _cut_off(trajectories, recipe),
         "ungraded": ungraded_warning([trajectory.grade for trajectory in trajectories]),
     }
     return {kind: text for kind, text in found.items() if text}
 
 
-def _no_format(trajectories: Sequence[Trajectory], recipe: Recipe) -> str:
+def _no_format(trajectories: Sequence[Trajectory], recipe: Recipe, advice: str) -> str:
     if any(trajectory.grade.format_reward > 0 for trajectory in trajectories):
         return ""
     if recipe.reward.function and not any("format" in trajectory.grade.parts for trajectory in trajectories):
         return ""  # the function has its own idea of a format, or none
     return (
         f"none of {len(trajectories)} responses passed the format check of data.prompt = {recipe.data.prompt}, so none can be right. "
-        f"One of them: {_shown(trajectories[0])}. Train the stage sft first, set reward.format above 0, or name a data.prompt that fits "
-        "the model."
+        f"One of them: {_shown(trajectories[0])}. Train the stage sft first, {advice}or name a data.prompt that fits the model."
     )
 
 

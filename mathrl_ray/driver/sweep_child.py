@@ -2,7 +2,9 @@
 
     sweep ---- one line of JSON: stages, recipe ----> the variant's standard input, which stays open
           ---- "stop" -----------------------------> it sends itself SIGTERM: saves, and ends
-          ---- the line breaks: the sweep is gone -> the same, and FORCE_LIMIT_S later the process is ended
+          ---- the line breaks: the sweep is gone -> the same, and FORCE_LIMIT_S later the process is ended. Where the sweep had
+                                                     started Ray itself, that is gone too (actors/watchdog.py): nothing can be saved
+                                                     then, and the run goes on from its last checkpoint
           <--- its output: a file, which the sweep reads as it grows
 
 The recipe goes through the line and not by a file and overrides, so that a variant that waits for hours runs what was checked, whatever
@@ -17,6 +19,7 @@ Called by sweep_runs.py (Child) and by entry.py in the new process (told_to_run,
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,8 +34,14 @@ from mathrl_ray.driver.stopping import FORCE_LIMIT_S, SAME_SIGNAL_S
 COMMAND = (sys.executable, "-P", "-c", "from mathrl_ray.entry import run_variant; raise SystemExit(run_variant())")
 """Works from a checkout and inside of `ray job submit`, where no file of jobs/ need be known: the package is found through PYTHONPATH."""
 _STOP = b"stop\n"
-_CHUNK_BYTES = 1 << 16
 _AFTER_FORCE_S = 5.0
+MOST_BYTES = 1 << 17
+"""That are looked at in one call of `lines`: a sweep that has to stop must not read and mask for long. The log has all."""
+MOST_LINES = 200
+MOST_CHARACTERS = 2000
+"""Of a line."""
+NUM_LAST_LINES = 5
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]{0,40}[ -/]{0,10}[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)?|.)?")
 
 
 class Child:
@@ -83,17 +92,25 @@ class Child:
         self._process.kill()
 
     def lines(self) -> list[str]:
-        """What it has printed since the last call, in whole lines; after its end the rest too."""
+        """What it has printed since the last call, in whole lines without empty ones; after its end the rest too. Where that is too much
+        (MOST_BYTES, MOST_LINES), the end of it, with a line that says how much is in the log alone."""
         has_ended = self.status is not None
         with self.log.open("rb") as file:
-            file.seek(self._position)
-            while chunk := file.read(_CHUNK_BYTES):
-                self._rest += chunk
+            num_new = os.fstat(file.fileno()).st_size - self._position
+            num_skipped = max(0, num_new - MOST_BYTES)
+            file.seek(self._position + num_skipped)
+            new = file.read(MOST_BYTES)
             self._position = file.tell()
-        *whole, self._rest = self._rest.split(b"\n")
-        if has_ended and self._rest:
+        *whole, rest = ((b"" if num_skipped else self._rest) + new).replace(b"\r", b"\n").split(b"\n")
+        self._rest = rest[: 4 * MOST_CHARACTERS]
+        if has_ended:
             whole, self._rest = [*whole, self._rest], b""
-        return [line.decode(errors="replace").rstrip() for line in whole]
+        shown = [text for line in whole if (text := _plain(line))]
+        if num_skipped:
+            shown.insert(0, f"... {num_skipped:,} bytes more in the log")
+        if len(shown) > MOST_LINES:
+            shown[MOST_LINES - NUM_LAST_LINES : -NUM_LAST_LINES] = [f"... {len(shown) - MOST_LINES:,} lines more in the log"]
+        return shown
 
     def close(self) -> None:
         """Forget it; it has ended."""
@@ -105,6 +122,17 @@ class Child:
         with contextlib.suppress(OSError):  # it has ended: its status says so
             self._line.write(message)
             self._line.flush()
+
+
+def _plain(line: bytes) -> str:
+    """A line for a log: no longer than MOST_CHARACTERS, without what moves a terminal's cursor or paints.
+
+    >>> _plain(b"\\x1b[31mloss\\x1b[0m\\tnan\\x07 ")
+    'loss\\tnan'
+    """
+    text = _ESCAPES.sub("", line[: 4 * MOST_CHARACTERS].decode(errors="replace"))
+    text = "".join(character for character in text if character.isprintable() or character == "\t").rstrip()
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} ... (the rest is in the log)"
 
 
 def _package() -> dict[str, str]:

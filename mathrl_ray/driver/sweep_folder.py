@@ -1,31 +1,35 @@
 """The folder of a sweep: which variants there are, how each fares, and where its run is.
 
     <root>/<name>[-2...]/recipe.toml     the sweep's recipe, resolved
-                         sweep.json      {"variants": [Entry, ...]}, written whole after each change
+                         sweep.json      {"variants": [Entry, ...], "left_out": [...]}, written whole after each change
                          logs/<variant>.log   all that its runs printed, an earlier start's first
                          summary.json    at the end
     <root>/<name>[-2...]-<variant>/      each variant's run directory, an ordinary one
 
 Called by sweep_job.py. Knows files; starts nothing. A sweep goes on where run.resume is "auto" (the newest sweep of run.name) or a path of
-its folder: with the same recipe, where only what is tried may differ (what is new is run, what is no longer named is left alone).
+its folder: with the same recipe, where only what is tried may differ, and stages may follow (what is new is run; what is no longer named
+stays in left_out, should it be named again). Finished is a run whose own summary has all stages of the job, to their ends.
 """
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+from pydantic import TypeAdapter
+
 from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.core.masking import masked
 from mathrl_ray.driver.digests import masked_digests, read_object
+from mathrl_ray.driver.file_names import SWEEP_FILE
 from mathrl_ray.driver.recipe_changes import check_recipe
 from mathrl_ray.driver.recorder import json_text, lock_file, new_folder, recipe_text, replace_text, write_whole
 from mathrl_ray.driver.resume import saved_recipe
 from mathrl_ray.sections import SweepSection
 from mathrl_ray.sweep_recipe import PlannedRun
 
-SWEEP_FILE = "sweep.json"
 Status = Literal["waiting", "running", "finished", "failed", "ended_early", "stopped"]
 DONE: tuple[Status, ...] = ("finished", "ended_early")
 """Not run again by a sweep that goes on."""
@@ -40,59 +44,110 @@ class Entry:
     seed: int
     changes: dict[str, Any]
     folder: str = ""
-    """Of its run, absolute; "" until there is one."""
+    """Of its run, beside the sweep's, so that all may be moved together; "" until it was started."""
     status: Status = "waiting"
     reason: str = ""
-    """Why it failed, or ended early."""
+    """Why it failed, ended early, or was stopped by run.max_hours."""
     num_starts: int = 0
 
 
 class SweepFolder:
     """Writes a sweep's folder. One process has it at a time."""
 
-    def __init__(self, folder: Path, runs: Sequence[PlannedRun], known: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, folder: Path, recipe: Recipe, runs: Sequence[PlannedRun], stages: Sequence[str], known: Sequence[Entry]) -> None:
         """
         Args:
             folder: exists.
-            runs: that the sweep has now.
-            known: entries of an earlier start, by name.
+            recipe: of the sweep.
+            runs: that it has now.
+            stages: of the job.
+            known: entries of an earlier start.
 
         Raises:
-            RecipeError: another job has it.
+            RecipeError: another job has it, or a run has had other stages.
         """
-        self.folder = folder
+        self.folder, self.stages, self.remarks = folder, list(stages), list[str]()
         self._lock = locked(folder / ".lock")
         if self._lock is None:
             raise RecipeError(f"{folder} is being written to by another job: end that one first, or give this one another run.name")
         for part in ("logs", ".locks"):
             (folder / part).mkdir(exist_ok=True)
-        self.entries = [_entry(run, known.get(run.name, {})) for run in runs]
-        self.write()
+        # By what they try, and not by name: a setting's run of the recipe's own seed is the one that a list of seeds asks for.
+        left = {(entry.setting, entry.seed): entry for entry in known}
+        try:
+            self.entries = [self._entry(run, left.pop((run.setting, run.recipe.run.seed), None), recipe) for run in runs]
+            self._left_out = list(left.values())
+            self.write()
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
-    def create(cls, recipe: Recipe, runs: Sequence[PlannedRun]) -> "SweepFolder":
+    def create(cls, recipe: Recipe, runs: Sequence[PlannedRun], stages: Sequence[str]) -> "SweepFolder":
         """Make <root>/<name>, or <name>-2, -3, ... where it exists."""
-        made = cls(new_folder(Path(recipe.run.root), recipe.run.name), runs, {})
+        made = cls(new_folder(Path(recipe.run.root), recipe.run.name), recipe, runs, stages, [])
         made._write_recipe(recipe)
         return made
 
     @classmethod
-    def go_on(cls, folder: Path, recipe: Recipe, runs: Sequence[PlannedRun]) -> "SweepFolder":
+    def go_on(cls, folder: Path, recipe: Recipe, runs: Sequence[PlannedRun], stages: Sequence[str]) -> "SweepFolder":
         """Open a sweep's folder again.
 
         Raises:
-            RecipeError: another job has it, the recipe is another one, or sweep.json is damaged.
+            RecipeError: another job has it, the recipe or a stage is another one, or sweep.json is damaged.
         """
         try:
-            known = {entry["name"]: entry for entry in read_object(folder / SWEEP_FILE)["variants"]}
-            _check_recipe(recipe, folder)
+            known = _known(folder / SWEEP_FILE)
+            _check_recipe(recipe, folder, known)
+            name = saved_recipe(folder)["run"]["name"]
         except RecipeError:
             raise
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise RecipeError(f"run.resume = {recipe.run.resume}: {folder} cannot go on: {error}") from error
-        made = cls(folder, runs, known)
-        made._write_recipe(recipe.model_copy(update={"run": recipe.run.model_copy(update={"name": saved_recipe(folder)["run"]["name"]})}))
+        made = cls(folder, recipe, runs, stages, known)
+        made._write_recipe(recipe.model_copy(update={"run": recipe.run.model_copy(update={"name": name})}))
         return made
+
+    def _entry(self, run: PlannedRun, known: Entry | None, recipe: Recipe) -> Entry:
+        """What is done stays done; everything else waits again.
+
+        Raises:
+            RecipeError: the run has had other stages than the job begins with.
+        """
+        made = Entry(run.name, run.setting, run.recipe.run.seed, dict(run.variant.changes))
+        if known is None:
+            return made
+        made.folder, made.num_starts = known.folder, known.num_starts
+        if self.is_finished(made):
+            made.status = "finished"
+        elif known.status == "ended_early" and recipe.sweep.end_early != "never":
+            made.status, made.reason = known.status, known.reason
+        names = [stage["name"] for stage in self.stages_of(made)]
+        if known.status == "finished" and not names:
+            self.remarks.append(f"warning: {run.name} was finished, but its summary.json in {self.place(made)} is gone: it is run again")
+        if names != self.stages[: len(names)]:
+            raise RecipeError(
+                f"run.resume: {self.place(made)} has run the stages {', '.join(names)}, this job is for {', '.join(self.stages)}: these "
+                "must begin with those. Start it with the job file that it was started with, or correct study.stages."
+            )
+        return made
+
+    def place(self, entry: Entry) -> Path:
+        """Of its run's folder; it has one."""
+        return self.folder.parent / entry.folder
+
+    def stages_of(self, entry: Entry) -> list[dict[str, Any]]:
+        """What its run's summary.json holds so far; nothing where it has none, or one that cannot be read."""
+        return _finished_stages(self.place(entry)) if entry.folder else []
+
+    def is_finished(self, entry: Entry) -> bool:
+        """Whether its run has done all stages, the last one to its end."""
+        stages = self.stages_of(entry)
+        return [stage["name"] for stage in stages] == self.stages and "ended_by" not in stages[-1]
+
+    def can_go_on(self, entry: Entry) -> bool:
+        """Whether its run left something to go on from."""
+        return bool(self.stages_of(entry)) or (bool(entry.folder) and any((self.place(entry) / "checkpoints").glob("[!.]*")))
 
     def _write_recipe(self, recipe: Recipe) -> None:
         replace_text(self.folder / "recipe.toml", recipe_text(recipe))
@@ -107,11 +162,13 @@ class SweepFolder:
         entry.num_starts += status == "running" and entry.status != "running"
         entry.status, entry.reason = status, reason
         if folder is not None:
-            entry.folder = str(folder)
+            entry.folder = folder.name if folder.parent == self.folder.parent else str(folder)
         self.write()
 
     def write(self) -> None:
-        write_whole(self.folder / SWEEP_FILE, json_text({"variants": [masked(asdict(entry)) for entry in self.entries]}))
+        lists = {"variants": self.entries, "left_out": self._left_out}
+        content = {name: [masked(asdict(entry)) for entry in entries] for name, entries in lists.items()}
+        write_whole(self.folder / SWEEP_FILE, json_text(content))
 
     def summary(self, content: Mapping[str, Any]) -> None:
         write_whole(self.folder / "summary.json", json_text(content))
@@ -128,6 +185,27 @@ class SweepFolder:
             self._lock.close()
 
 
+def _finished_stages(run: Path) -> list[dict[str, Any]]:
+    try:
+        return list(json.loads((run / "summary.json").read_bytes())["stages"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _known(path: Path) -> list[Entry]:
+    """All entries of a sweep.json.
+
+    Raises:
+        ValueError: it is damaged; it is named.
+        OSError: it cannot be read.
+    """
+    content = read_object(path)
+    try:
+        return TypeAdapter(list[Entry]).validate_python([*content["variants"], *content.get("left_out", [])])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error!r}") from error
+
+
 def locked(path: Path) -> TextIO | None:
     """The open file, locked; None where another process has it."""
     file = path.open("w")
@@ -137,15 +215,6 @@ def locked(path: Path) -> TextIO | None:
         file.close()
         return None
     return file
-
-
-def _entry(run: PlannedRun, known: Mapping[str, Any]) -> Entry:
-    """What is done stays done; everything else waits again."""
-    made = Entry(run.name, run.setting, run.recipe.run.seed, dict(run.variant.changes))
-    made.folder, made.num_starts = str(known.get("folder", "")), int(known.get("num_starts", 0))
-    if known.get("status") in DONE:
-        made.status, made.reason = known["status"], str(known.get("reason", ""))
-    return made
 
 
 def find_sweep(recipe: Recipe) -> Path | None:
@@ -159,7 +228,7 @@ def find_sweep(recipe: Recipe) -> Path | None:
             return None
         case "auto":
             try:
-                found = [folder for folder in folders_named(Path(recipe.run.root), recipe.run.name) if (folder / SWEEP_FILE).is_file()]
+                found = list(_sweeps_named(Path(recipe.run.root), recipe.run.name))
             except ValueError as error:
                 raise RecipeError(f"run.resume = auto: {error}") from error
             return found[-1] if found else None
@@ -169,15 +238,15 @@ def find_sweep(recipe: Recipe) -> Path | None:
             return Path(path)
 
 
-def folders_named(root: Path, name: str) -> Iterator[Path]:
-    """The run directories <name>, <name>-2, ... that were made under this run.name, the oldest first.
+def _sweeps_named(root: Path, name: str) -> Iterator[Path]:
+    """The sweeps <name>, <name>-2, ... that were made under this run.name, the oldest first. Only theirs of all recipes are read.
 
     Raises:
         ValueError: a recipe.toml is damaged.
     """
     numbered = [(int(path.name.removeprefix(f"{name}-")), path) for path in root.glob(f"{name}-*") if _is_numbered(path.name, name)]
     for _, folder in [(1, root / name), *sorted(numbered)]:
-        if (folder / "recipe.toml").is_file() and saved_recipe(folder)["run"]["name"] == name:
+        if (folder / SWEEP_FILE).is_file() and (folder / "recipe.toml").is_file() and saved_recipe(folder)["run"]["name"] == name:
             yield folder
 
 
@@ -186,14 +255,31 @@ def _is_numbered(folder: str, name: str) -> bool:
     return suffix.isdecimal() and suffix.isascii()
 
 
-def _check_recipe(recipe: Recipe, folder: Path) -> None:
+def free_folder(root: Path, name: str) -> Path:
+    """Where a run of this name will be: <root>/<name>, or <name>-2, -3, ... where that exists (recorder.new_folder)."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(folder for each in names if not (folder := root / each).exists())
+
+
+def _check_recipe(recipe: Recipe, folder: Path, known: Sequence[Entry]) -> None:
     """
     Raises:
-        RecipeError: another recipe was saved, apart from what is tried.
+        RecipeError: another recipe was saved, apart from what is tried; also with run.resume_with_changes, where runs have results.
     """
     path = folder / "digests.json"
     saved_masked = read_object(path).get("masked", {}) if path.is_file() else {}
-    check_recipe(_untried(recipe), _untried_values(saved_recipe(folder)), saved_masked, folder)
+    as_it_was = recipe.model_copy(update={"run": recipe.run.model_copy(update={"resume_with_changes": False})})
+    try:
+        check_recipe(_untried(as_it_was), _untried_values(saved_recipe(folder)), saved_masked, folder)
+    except RecipeError as error:
+        done = [each.name for each in known if each.status in DONE or (each.folder and _finished_stages(folder.parent / each.folder))]
+        if recipe.run.resume_with_changes and done:
+            raise RecipeError(
+                f"{error}\nrun.resume_with_changes does not help here: {', '.join(done)} had the recipe that was saved, and a mean over "
+                'runs of two recipes says nothing. Put the keys back, or begin a new sweep with run.resume = "".'
+            ) from error
+        if not recipe.run.resume_with_changes:
+            raise
 
 
 def _untried(recipe: Recipe) -> Recipe:
@@ -203,13 +289,3 @@ def _untried(recipe: Recipe) -> Recipe:
 def _untried_values(saved: Mapping[str, Any]) -> dict[str, Any]:
     study = {key: value for key, value in saved.get("study", {}).items() if key != "seeds"}
     return {**saved, "study": {**study, "seeds": []}, "sweep": SweepSection().model_dump(mode="json")}
-
-
-def finished_stages(folder: str) -> list[dict[str, Any]]:
-    """What a run's summary.json holds so far; nothing where it has none, or one that cannot be read."""
-    path = Path(folder) / "summary.json"
-    try:
-        stages = json.loads(path.read_bytes())["stages"] if folder else []
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    return list(stages)

@@ -5,12 +5,15 @@ Called by sweep_runs.py before it starts one more. Pure: asks nobody but the fun
     at most          sweep.side_by_side, and what all machines have: CPUs, GPUs, memory where it is known
     and only where   what is free now is enough for it and for those that have been started and have not yet taken their share
 
-so that on a cluster which others use a run waits here, rather than to fail for want of a CPU. One that is alone need not have its memory:
-its own preflight judges that.
+so that on a cluster which others use a run waits here, rather than to fail for want of a CPU. One that is alone need not have its memory,
+nor a CPU for each of its threads: its own preflight judges that.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+ROUNDING = 1e-4
+"""Ray counts in ten-thousandths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +24,13 @@ class Needs:
     gpus: float = 0.0
     memory_bytes: int = 0
     """On the hosts, estimated; 0 where it is not known."""
+    threads: float = 0.0
+    """Of its engines; Ray reserves `cpus` for them, which may be fewer."""
 
     @property
     def text(self) -> str:
-        return f"{self.cpus:g} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
+        threads = f" (for {self.threads:g} threads)" if self.threads > self.cpus else ""
+        return f"{self.cpus:g} CPU{'s' if self.cpus > 1 else ''}{threads}" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +61,30 @@ class Room:
 
     def fits(self, needs: Needs, claims: Sequence[Claim]) -> bool:
         """Whether one more run can begin beside those that were started."""
-        if self.side_by_side and len(claims) >= self.side_by_side:
-            return False
-        started, unsettled = [claim.needs for claim in claims], [claim.needs for claim in claims if not claim.has_settled]
-        if started and self.memory_bytes and needs.memory_bytes + sum(each.memory_bytes for each in started) > self.memory_bytes:
-            return False
-        return _enough(self.total(), [*started, needs]) and _enough(self.free(), [*unsettled, needs])
+        unsettled = [claim.needs for claim in claims if not claim.has_settled]
+        return self._has_room([claim.needs for claim in claims], needs) and _enough(self.free(), [*unsettled, needs])
 
     def most(self, needs: Sequence[Needs]) -> int:
         """How many of these runs fit at once where nobody else is there, the first ones; at least 1."""
-        claims = list[Claim]()
+        started = list[Needs]()
         for each in needs:
-            if self.side_by_side and len(claims) >= self.side_by_side:
+            if not self._has_room(started, each):
                 break
-            if claims and self.memory_bytes and sum(c.needs.memory_bytes for c in claims) + each.memory_bytes > self.memory_bytes:
-                break
-            if not _enough(self.total(), [*(claim.needs for claim in claims), each]):
-                break
-            claims.append(Claim(each, True))
-        return max(1, len(claims))
+            started.append(each)
+        return max(1, len(started))
+
+    def _has_room(self, started: Sequence[Needs], needs: Needs) -> bool:
+        """Whether all machines are enough, and the recipe allows it."""
+        together, total = [*started, needs], self.total()
+        if self.side_by_side and len(together) > self.side_by_side:
+            return False
+        if started and self.memory_bytes and sum(each.memory_bytes for each in together) > self.memory_bytes:
+            return False
+        if started and sum(max(each.cpus, each.threads) for each in together) > total.get("CPU", 0.0) + ROUNDING:
+            return False
+        return _enough(total, together)
 
 
 def _enough(there: Mapping[str, float], needs: Sequence[Needs]) -> bool:
     cpus, gpus = sum(each.cpus for each in needs), sum(each.gpus for each in needs)
-    # Ray counts in ten-thousandths
-    return cpus <= there.get("CPU", 0.0) + 1e-4 and gpus <= there.get("GPU", 0.0) + 1e-4
+    return cpus <= there.get("CPU", 0.0) + ROUNDING and gpus <= there.get("GPU", 0.0) + ROUNDING

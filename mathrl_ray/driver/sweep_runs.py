@@ -5,6 +5,7 @@
 Called by sweep_job.py. Knows processes and the sweep's folder; knows no Ray (room is asked) and no engine. It looks again and again, since
 neither a file that grows nor free CPUs wake anybody. First seeds of all settings start first: then a rung has something to compare, and a
 sweep that is stopped half-way has one run of each. A wait for room has no limit, on a cluster that others use; it is said now and then.
+That the machines could never give it is refused before (sweep_job.py).
 """
 
 import asyncio
@@ -16,9 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mathrl_ray.core.sweep import SEED_SD
 from mathrl_ray.driver.stopping import FORCE_LIMIT_S
-from mathrl_ray.driver.sweep_child import COMMAND, Child
-from mathrl_ray.driver.sweep_folder import DONE, Entry, SweepFolder, finished_stages, folders_named
+from mathrl_ray.driver.sweep_child import COMMAND, NUM_LAST_LINES, Child
+from mathrl_ray.driver.sweep_folder import Status, SweepFolder, free_folder
 from mathrl_ray.driver.sweep_judge import Look, Rungs, Validations, hopeless
 from mathrl_ray.driver.sweep_room import Claim, Needs, Room
 from mathrl_ray.sweep_recipe import PlannedRun, run_name
@@ -31,7 +33,6 @@ ORPHAN_LIMIT_S = 90.0
 STEP_LINE_EVERY_S = 10.0
 """A run's own log has all of them."""
 WAITING_LINE_EVERY_S = 300.0
-NUM_LAST_LINES = 5
 _STEP_LINE = re.compile(r" step \d+/(\d+) ")
 
 
@@ -41,10 +42,6 @@ class _Work:
 
     child: Child
     needs: Needs
-    before: frozenset[Path]
-    """Run directories of its name that were there before."""
-    has_folder: bool = False
-    """Whether its run directory is known."""
     shown_s: float = 0.0
     last_lines: list[str] = field(default_factory=list)
     ends_early: bool = False
@@ -65,6 +62,7 @@ class SweepRuns:
     rungs: Mapping[str, Rungs] = field(default_factory=dict)
     """Of each variant; empty where nothing ends early."""
     keep: float = 0.5
+    seed_sd: float = SEED_SD
     command: Sequence[str] = COMMAND
     environment: Mapping[str, str] = field(default_factory=dict)
     """That the runs get on top of this process's: where Ray is."""
@@ -73,10 +71,10 @@ class SweepRuns:
     _validations: dict[str, Validations] = field(default_factory=dict)
     _orphaned_s: dict[str, float] = field(default_factory=dict)
     _waited_s: float = 0.0
+    _cannot_note: bool = False
 
     async def work(self) -> None:
         """Until every variant has ended."""
-        self._take_what_is_finished()
         while True:
             self._tick()
             if not self._working and (self.is_stopping or not self._waiting()):
@@ -84,7 +82,7 @@ class SweepRuns:
             await asyncio.sleep(TICK_S)
 
     async def stop(self) -> None:
-        """Tell all runs to save and to end, and wait for it; no other begins. While `work` goes on."""
+        """Tell all runs to save and to end, and wait for it; no other begins. While `work` goes on, or where it has failed."""
         self.is_stopping, until = True, time.monotonic() + END_LIMIT_S
         for work in self._working.values():
             work.child.stop()
@@ -95,13 +93,12 @@ class SweepRuns:
             self.say(f"warning: {name} did not end within {END_LIMIT_S:g} s of being told to: it is ended by force")
             work.child.kill()
             work.child.close()
-            self.folder.note(name, "stopped")
+            self._note(name, "stopped")
         self._working.clear()
 
     def _tick(self) -> None:
         for name, work in list(self._working.items()):
             status = work.child.status  # before its last lines are read
-            self._find_folder(name, work)
             self._show(name, work)
             if status is not None:
                 self._ended(name, work, status)
@@ -111,14 +108,19 @@ class SweepRuns:
 
     # Begin and end
 
-    def _take_what_is_finished(self) -> None:
-        """What had finished when its sweep was killed before it could note that."""
-        for entry in self.folder.entries:
-            if entry.status not in DONE and self._is_finished(entry):
-                self.folder.note(entry.name, "finished")
-
-    def _is_finished(self, entry: Entry) -> bool:
-        return [stage["name"] for stage in finished_stages(entry.folder)] == list(self.stages)
+    def _note(self, name: str, status: Status, reason: str = "", *, folder: Path | None = None) -> None:
+        """
+        Raises:
+            OSError: sweep.json cannot be written, and this does not stop already for such a reason.
+        """
+        try:
+            self.folder.note(name, status, reason, folder=folder)
+        except OSError as error:
+            if not self.is_stopping:
+                raise
+            if not self._cannot_note:
+                self.say(f"warning: sweep.json could not be written: {error}; what has become of {name} is in its own folder")
+            self._cannot_note = True
 
     def _waiting(self) -> list[PlannedRun]:
         """That have not begun, the first seed of each setting first."""
@@ -142,10 +144,9 @@ class SweepRuns:
 
     def _has_settled(self, name: str, work: _Work) -> bool:
         """Whether its engines run: a run writes environment.json then."""
-        folder = self.folder.entry(name).folder
-        age_s = time.monotonic() - work.child.began_s
+        facts = self.folder.place(self.folder.entry(name)) / "environment.json"
         with suppress(OSError):
-            return bool(folder) and time.time() - (Path(folder) / "environment.json").stat().st_mtime < age_s
+            return time.time() - facts.stat().st_mtime < time.monotonic() - work.child.began_s
         return False
 
     def _say_that_it_waits(self, run: PlannedRun) -> None:
@@ -162,17 +163,17 @@ class SweepRuns:
             self._wait_for_orphan(run.name)
             return
         name, entry = run_name(self.folder.folder.name, run.name), self.folder.entry(run.name)
-        resume = entry.folder if _can_go_on(entry.folder) else ""
+        resume = str(self.folder.place(entry)) if self.folder.can_go_on(entry) else ""
         recipe = run.recipe.model_copy(update={"run": run.recipe.run.model_copy(update={"name": name, "resume": resume})})
         message = {"stages": list(self.stages), "recipe": recipe.model_dump(mode="json"), "search_path": sys.path}
-        before = self._folders(run.name)
+        # Before it is started: else one whose sweep is killed right after would be lost.
+        self._note(run.name, "running", folder=Path(resume) if resume else free_folder(self.root, name))
         try:
             child = Child(self.command, message, self.folder.log(run.name), lock, self.environment)
         except OSError as error:
             self._fail(run.name, f"could not be started: {error}")
             return
-        self._working[run.name] = _Work(child, self.needs[run.name], before, has_folder=bool(resume))
-        self.folder.note(run.name, "running")
+        self._working[run.name] = _Work(child, self.needs[run.name])
         self.say(f"{run.name}: {'goes on' if resume else 'begins'} ({self._count_text()})")
 
     def _wait_for_orphan(self, name: str) -> None:
@@ -183,37 +184,28 @@ class SweepRuns:
         elif now_s - self._orphaned_s[name] > ORPHAN_LIMIT_S:
             self._fail(name, f"its process of an earlier start has not ended in {ORPHAN_LIMIT_S:g} s: end it, and start the sweep again")
 
-    def _find_folder(self, name: str, work: _Work) -> None:
-        """Note where a run is, once it has made its directory."""
-        if not work.has_folder and (found := self._folders(name) - work.before):
-            work.has_folder, entry = True, self.folder.entry(name)
-            self.folder.note(name, entry.status, entry.reason, folder=max(found, key=lambda folder: (len(folder.name), folder.name)))
-
-    def _folders(self, name: str) -> frozenset[Path]:
-        """The run directories that a variant's runs may have made."""
-        try:
-            return frozenset(folders_named(self.root, run_name(self.folder.folder.name, name)))
-        except (OSError, ValueError):  # damaged by somebody: the run itself will say what it thinks of that
-            return frozenset()
-
     def _ended(self, name: str, work: _Work, status: int) -> None:
         work.child.close()
         del self._working[name]
-        entry = self.folder.entry(name)
-        if self._is_finished(entry):
-            self.folder.note(name, "finished")
+        done = self.folder.stages_of(self.folder.entry(name))
+        if self.folder.is_finished(self.folder.entry(name)):
+            self._note(name, "finished")
             self.say(f"{name}: finished ({self._count_text()})")
         elif work.ends_early:
             self.say(f"{name}: has ended early ({self._count_text()})")
         elif self.is_stopping:
-            self.folder.note(name, "stopped")
+            self._note(name, "stopped")
+        elif status == 0 and [stage["name"] for stage in done] == list(self.stages):
+            reason = f"run.max_hours ended {self.stages[-1]} before its last step; with run.resume it goes on"
+            self._note(name, "stopped", reason)
+            self.say(f"{name}: {reason} ({self._count_text()})")
         else:
             stages = "" if status else f", but its summary lacks stages of {', '.join(self.stages)}"
             how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}{stages}"
             self._fail(name, " | ".join([how, *work.last_lines]))
 
     def _fail(self, name: str, reason: str) -> None:
-        self.folder.note(name, "failed", reason)
+        self._note(name, "failed", reason)
         self.say(f"warning: {name} failed; the others go on. {reason.partition(' | ')[0]}; all that it said: {self.folder.log(name)}")
 
     def _count_text(self) -> str:
@@ -223,7 +215,7 @@ class SweepRuns:
     # What they say
 
     def _show(self, name: str, work: _Work) -> None:
-        for line in filter(None, work.child.lines()):
+        for line in work.child.lines():
             work.last_lines = [*work.last_lines, line][-NUM_LAST_LINES:]
             if _STEP_LINE.search(line) and time.monotonic() - work.shown_s < STEP_LINE_EVERY_S:
                 continue
@@ -234,11 +226,11 @@ class SweepRuns:
     # Who ends early
 
     def _end_hopeless(self) -> None:
-        for setting, numbers in hopeless([self._look(run) for run in self.runs], self.keep).items() if self.rungs else ():
+        for setting, numbers in hopeless([self._look(run) for run in self.runs], self.keep, self.seed_sd).items() if self.rungs else ():
             self.say(f"{setting} ends early, being clearly behind: {numbers}")
             for run in self.runs:
                 if run.setting == setting and self.folder.entry(run.name).status in ("waiting", "running"):
-                    self.folder.note(run.name, "ended_early", numbers)
+                    self._note(run.name, "ended_early", numbers)
                     if run.name in self._working:
                         self._working[run.name].ends_early = True
                         self._working[run.name].child.stop()
@@ -247,10 +239,5 @@ class SweepRuns:
         entry, rungs = self.folder.entry(run.name), self.rungs[run.name]
         seen = self._validations.setdefault(run.name, Validations(rungs.stage))
         if entry.folder and (entry.status == "running" or not seen.by_step):
-            seen.read(Path(entry.folder))
-        return Look(entry.setting, rungs, entry.status in ("waiting", "running"), entry.status == "running", seen.by_step)
-
-
-def _can_go_on(folder: str) -> bool:
-    """Whether a run left something to go on from."""
-    return bool(folder) and (bool(finished_stages(folder)) or any((Path(folder) / "checkpoints").glob("[!.]*")))
+            seen.read(self.folder.place(entry))
+        return Look(entry.setting, rungs, entry.status in ("waiting", "running"), entry.status == "running", seen.by_step, seen.consumed)

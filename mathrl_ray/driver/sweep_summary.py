@@ -1,6 +1,6 @@
 """A sweep's summary.json, and its failures in words.
 
-    seeds alone   {"stages": [a stage over the seeds (core/seed_figures.py), ...]}
+    seeds alone   {"seeds", "missing_seeds", "stages": [a stage over the seeds (core/seed_figures.py), ...]}
     a [sweep]     {"settings": [{"setting", "changes", "seeds", "missing_seeds", "stages": [...]}, ...]}, in the order of the variants
 
 Called by sweep_job.py. Knows the sweep's folder and plain values.
@@ -12,7 +12,7 @@ from typing import Any
 from mathrl_ray.core.masking import masked
 from mathrl_ray.core.seed_figures import over_seeds
 from mathrl_ray.core.sweep import SEED_KEY
-from mathrl_ray.driver.sweep_folder import SweepFolder, finished_stages
+from mathrl_ray.driver.sweep_folder import SweepFolder
 from mathrl_ray.sweep_recipe import PlannedRun
 
 
@@ -21,7 +21,8 @@ class VariantsFailedError(RuntimeError):
 
 
 def settings_of(folder: SweepFolder, runs: Sequence[PlannedRun]) -> list[dict[str, Any]]:
-    """Each setting with its stages over those of its seeds that have finished them; `missing_seeds` have not finished them all.
+    """Each setting with its stages over those of its seeds that have finished them; `missing_seeds` have not finished them all, or not to
+    their ends (run.max_hours), which a seed's `ended_by` says.
 
     A setting that ended early has the stages that its finished seeds have; sweep.json says why it ended.
     """
@@ -32,7 +33,7 @@ def settings_of(folder: SweepFolder, runs: Sequence[PlannedRun]) -> list[dict[st
 def _setting(folder: SweepFolder, setting: str, runs: Sequence[PlannedRun]) -> dict[str, Any]:
     by_stage: dict[str, list[dict[str, Any]]] = {}
     for entry in (folder.entry(run.name) for run in runs):
-        for stage in finished_stages(entry.folder):
+        for stage in folder.stages_of(entry):
             by_stage.setdefault(stage["name"], []).append({"seed": entry.seed, "folder": entry.folder, **stage})
     entries = [folder.entry(run.name) for run in runs]
     return {
@@ -46,7 +47,7 @@ def _setting(folder: SweepFolder, setting: str, runs: Sequence[PlannedRun]) -> d
 
 def summary_of(settings: Sequence[dict[str, Any]], *, is_swept: bool) -> dict[str, Any]:
     """The content of summary.json."""
-    return {"settings": list(settings)} if is_swept else {"stages": settings[0]["stages"]}
+    return {"settings": list(settings)} if is_swept else {key: settings[0][key] for key in ("seeds", "missing_seeds", "stages")}
 
 
 def failures(folder: SweepFolder) -> str:

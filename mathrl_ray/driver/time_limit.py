@@ -52,6 +52,8 @@ class TimeLimit:
         self._checkpoint_s: float | None = None
         self._step_began_s: float | None = None
         self._longest_step_s = 0.0
+        self.has_ended_stage = False
+        """Whether the present stage was told that it may not take another step."""
 
     @property
     def room_s(self) -> float:
@@ -75,7 +77,8 @@ class TimeLimit:
         if self._step_began_s is not None:
             self._longest_step_s = max(self._longest_step_s, now_s - self._step_began_s)
         self._step_began_s = now_s
-        return self._limit_s > 0 and now_s - self._began_s + self._longest_step_s + self.room_s > self._limit_s
+        self.has_ended_stage = self._limit_s > 0 and now_s - self._began_s + self._longest_step_s + self.room_s > self._limit_s
+        return self.has_ended_stage
 
     def begin_stage(self, stage: str) -> None:
         """Steps of another stage are of another length.

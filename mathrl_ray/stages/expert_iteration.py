@@ -16,6 +16,8 @@ from math import ceil
 from statistics import fmean
 from typing import Any
 
+from mathrl_ray.actors.interfaces import ActorError
+from mathrl_ray.config import RecipeError
 from mathrl_ray.core.elite_pool import ElitePool, PoolChange, PoolLimits, elite_candidates, next_pool
 from mathrl_ray.core.groups import UNGRADED_SIBLING
 from mathrl_ray.core.problem_memory import ProblemMemory, attempts_of, choose_problems, easy_first
@@ -23,8 +25,8 @@ from mathrl_ray.core.quality import weights_of
 from mathrl_ray.core.reward_weights import weight_at
 from mathrl_ray.core.sampling import epoch_order, question_plan, round_questions, temperature_ladder
 from mathrl_ray.driver.canary import begin_stage, stage_settings, sync_weights
-from mathrl_ray.driver.checkpoint import save_checkpoint
-from mathrl_ray.driver.elite_rows import attempts_path, pool_path, read_attempts, read_pool, write_attempts, write_pool
+from mathrl_ray.driver.checkpoint import Checkpoint, save_checkpoint, try_to_save
+from mathrl_ray.driver.elite_rows import attempts_path, missing_attempts, pool_path, read_attempts, read_pool, write_attempts, write_pool
 from mathrl_ray.driver.evaluation import accuracy_text, evaluate, validate
 from mathrl_ray.driver.resume import go_on, take_checkpoint
 from mathrl_ray.driver.rows import trajectory_row
@@ -33,28 +35,28 @@ from mathrl_ray.driver.step_metrics import rollout_metrics
 from mathrl_ray.driver.step_warnings import step_warnings
 from mathrl_ray.recipe_checks import num_round_steps
 from mathrl_ray.stages.round_sampling import sample_round
-from mathrl_ray.types import OWN_DISTRIBUTION, Problem, SftExample, Trajectory, TrajectoryGroup
+from mathrl_ray.types import OWN_DISTRIBUTION, UNGRADED, Problem, SftExample, Trajectory, TrajectoryGroup
 
 STAGE = "expert_iteration"
 MOST_ENTROPIES = 512
 """Responses of a round whose entropy is measured: enough for a mean, and little beside the training."""
 AT_ONCE = 256
 """Of these, how many go into one call of the learner; a call has a limit in time."""
+LEAST_LEFT = 0.02
+"""The share of the budget that is left over: a round on less would be a whole SFT for next to nothing new."""
 
 
 async def run_expert_iteration(run: Run) -> dict[str, Any]:
     """Train the start model for `expert_iteration.rounds` rounds, then evaluate."""
     settings = run.recipe.expert_iteration
     questions = f"{settings.questions} questions x {settings.group_size} responses"
-    run.console.begin_stage(STAGE, f"{settings.rounds} rounds of {questions}, SFT on the best {settings.capacity}")
-    checkpoint = take_checkpoint(run, STAGE)
+    run.console.begin_stage(STAGE, f"{settings.rounds} rounds of {questions}, SFT on the best {settings.capacity}{run.budget_text}")
+    checkpoint, rounds = take_checkpoint(run, STAGE), _Rounds(run)
     if checkpoint is None:
         await begin_stage(run, STAGE, learning_rate=settings.learning_rate, num_optimizer_steps=1)
-        rounds = _Rounds(run)
     else:
-        await go_on(run, checkpoint, learning_rate=settings.learning_rate, num_optimizer_steps=1)
-        rounds = _Rounds(run)
-        rounds.go_on_after(checkpoint.step, str(checkpoint.folder), checkpoint.facts["num_asked"])
+        rounds.go_on_after(checkpoint)
+        await go_on(run, checkpoint, learning_rate=settings.learning_rate, num_optimizer_steps=1, with_optimizer=False)
     if not run.validation_problems:
         run.console.say(f"{STAGE}: no validation of its rounds, since there are no validation problems (data.num_validation_problems)")
     return await evaluate(run, STAGE, step=await rounds.train())
@@ -69,44 +71,70 @@ class _Rounds:
         self._limits = PoolLimits(self._settings.capacity, self._settings.max_per_problem, self._settings.max_similarity)
         self._weights = weights_of(self._settings)
         self._ladder = temperature_ladder(self._settings.temperatures, self._settings.group_size)
-        self._num_asked = 0
-        """Questions of all rounds, whose tokens are in the ledger."""
+        self._saved = 0
+        """The last round that is in a checkpoint."""
+        self._question_tokens = 0.0
+        """What a question of the last round took, its responses together; 0 before the first."""
         self._model_folder = run.model_folder
         """What the next SFT begins from."""
         self._warned: set[str] = set()
 
-    def go_on_after(self, round_number: int, folder: str, num_asked: int) -> None:
-        """Take up what was kept after a round, whose checkpoint is in `folder`."""
-        run_folder = self._run.recorder.folder
-        self._pool = read_pool(pool_path(run_folder, STAGE, round_number))
-        self._memory = ProblemMemory(read_attempts(run_folder, STAGE, round_number))
-        self._done, self._num_asked = round_number, num_asked
-        self._take_model(folder)
+    def go_on_after(self, checkpoint: Checkpoint) -> None:
+        """Take up what was kept after a round.
+
+        Raises:
+            RecipeError: its pool is not there or damaged.
+        """
+        run, number = self._run, checkpoint.step
+        path = pool_path(run.recorder.folder, STAGE, number)
+        try:
+            self._pool = read_pool(path)
+        except (OSError, ValueError) as error:
+            raise RecipeError(
+                f"run.resume: {checkpoint.folder.name} goes on with the pool in {path}, which cannot be read ({error}). Bring it back, for "
+                'example from run.mirror, name the checkpoint of another round in run.resume, or set run.resume = "" to begin anew'
+            ) from error
+        if missing := missing_attempts(run.recorder.folder, STAGE, number):
+            run.console.say(
+                f"warning: problem_memory holds nothing of {len(missing)} of {number} rounds of {STAGE}, the first {missing[0]}: the "
+                "pool's order (rarely solved problems first) and curriculum.skip_after take up what is there"
+            )
+        self._memory = ProblemMemory(read_attempts(run.recorder.folder, STAGE, number))
+        self._done = self._saved = number
+        self._question_tokens = checkpoint.facts["question_tokens"]
+        self._take_model(str(checkpoint.folder))
 
     def _take_model(self, folder: str) -> None:
         if self._settings.start == "last_round":
             self._model_folder = folder
 
     async def train(self) -> int:
-        """All rounds that are left, as far as run.max_hours has room for them. Returns the number of the last one."""
+        """All rounds that are left, as far as budget and run.max_hours have room for them. Returns the number of the last one."""
         run, rounds = self._run, self._settings.rounds
+        run.save_now = self._say_what_is_lost
         for number in range(self._done + 1, rounds + 1):
-            if run.is_budget_spent:
-                sampled = f"the {run.ledger.counts.generated_tokens:,} tokens of study.generated_tokens"
-                run.console.say(f"{STAGE}: {sampled} are sampled after round {self._done} of {rounds}")
-                break
-            if run.time_limit.is_up():
-                run.console.say(f"{STAGE}: run.max_hours = {run.recipe.run.max_hours:g} leaves room for {self._done} of {rounds} rounds")
+            if self._is_budget_spent or run.time_limit.is_up():
                 break
             await self._round(number)
             self._done = number
+        run.save_now = self._save_again
+        if self._is_budget_spent:
+            run.console.say(f"{STAGE}: {run.sampled_text} are sampled after round {self._done} of {rounds}")
+        elif self._done < rounds:
+            run.console.say(f"{STAGE}: run.max_hours = {run.recipe.run.max_hours:g} leaves room for {self._done} of {rounds} rounds")
+        elif run.token_budget:
+            run.console.say(f"{STAGE}: expert_iteration.rounds = {rounds} ended it after {run.sampled_text}: raise it to spend all of them")
         return self._done
+
+    @property
+    def _is_budget_spent(self) -> bool:
+        """Whether the tokens that are left are too few for a round."""
+        budget = self._run.token_budget
+        return budget > 0 and budget - self._run.ledger.counts.generated_tokens < LEAST_LEFT * budget
 
     async def _round(self, number: int) -> None:
         run = self._run
-        questions = self._questions(number)
-        groups = await sample_round(run, STAGE, number, questions)
-        self._num_asked += len(questions)
+        groups = await self._sample(number)
         run.ledger.counts.consumed_tokens = run.ledger.counts.generated_tokens  # nothing is in flight between sampling and learning
         self._warn(number, groups)
         attempts = [attempt for group in groups for attempt in attempts_of(group, number)]
@@ -126,11 +154,56 @@ class _Rounds:
         metrics |= {**run.ledger.lap(), **run.ledger.totals()}
         run.recorder.metrics(STAGE, number, run.policy_version, {**metrics, "spans": run.ledger.take_spans()})
         await self._validate(number)
-        is_trained = number == self._settings.rounds or run.is_budget_spent
-        folder = await save_checkpoint(run, STAGE, number, is_trained=is_trained, facts={"num_asked": self._num_asked})
-        self._take_model(str(folder))
+        await self._save_round(number)
         shown = {"accepted": len(change.accepted), "pool": len(self._pool.members), "reward": metrics["reward_mean"]}
-        run.console.step(STAGE, number, self._settings.rounds, {**shown, "entropy": metrics["response_entropy_nats"]})
+        num_rounds = number + run.steps_left(number, self._settings.rounds, metrics["consumed_tokens_total"])
+        run.console.step(STAGE, number, num_rounds, {**shown, "entropy": metrics["response_entropy_nats"]})
+
+    async def _sample(self, number: int) -> list[TrajectoryGroup]:
+        run, counts = self._run, self._run.ledger.counts
+        questions, before = self._questions(number), counts.generated_tokens
+        groups = await sample_round(run, STAGE, number, questions)
+        self._question_tokens = (counts.generated_tokens - before) / len(questions)
+        if number == 1 and 0 < run.token_budget < counts.generated_tokens:
+            run.console.say(
+                f"warning: {STAGE}: the first round alone took {run.sampled_text}: lower expert_iteration.questions or "
+                "expert_iteration.group_size, or raise study.generated_tokens"
+            )
+        return groups
+
+    async def _save(self, number: int) -> None:
+        is_trained = number == self._settings.rounds or self._is_budget_spent
+        facts = {"question_tokens": self._question_tokens}
+        folder = await save_checkpoint(self._run, STAGE, number, is_trained=is_trained, facts=facts)
+        self._saved = number
+        self._take_model(str(folder))
+
+    async def _save_round(self, number: int) -> None:
+        """Save after a round. Where the next one begins from what is saved, nothing goes on without it.
+
+        Raises:
+            RuntimeError: such a round's checkpoint could not be written.
+        """
+        is_last = number == self._settings.rounds or self._is_budget_spent
+        if is_last or self._settings.start == "start_model":
+            await try_to_save(self._run, self._save(number))
+            return
+        try:
+            await self._save(number)
+        except (OSError, ActorError) as error:
+            raise RuntimeError(
+                f"{STAGE} round {number} could not be saved, and the next one begins from its checkpoint: {error}. Free space in run.root "
+                'and set run.resume = "auto", which does this round again; or set expert_iteration.start = "start_model", which needs none'
+            ) from error
+
+    async def _save_again(self) -> None:
+        """Of the last round, whose first try may have failed."""
+        if self._saved < self._done:
+            await self._save(self._done)
+
+    async def _say_what_is_lost(self) -> None:
+        """When the job is told to stop in the middle of a round."""
+        self._run.console.say(f"{STAGE}: a run that goes on does round {self._saved + 1} again: there are checkpoints of whole rounds only")
 
     def _advice(self) -> str:
         if self._pool.members:
@@ -150,14 +223,15 @@ class _Rounds:
         return [by_id[problem_id] for problem_id in chosen]
 
     def _num_questions(self) -> int:
-        """Of a round: fewer in one that study.generated_tokens has no room for, so that the budget is kept to a few per cent."""
-        budget, sampled = self._run.recipe.study.generated_tokens, self._run.ledger.counts.generated_tokens
-        if not budget or not self._num_asked:
+        """Of a round: fewer in one that the budget has no room for at what a question of the last round took, so that it is kept to a few
+        per cent."""
+        budget, sampled = self._run.token_budget, self._run.ledger.counts.generated_tokens
+        if not budget or not self._question_tokens:
             return self._settings.questions
-        return min(self._settings.questions, ceil((budget - sampled) / (sampled / self._num_asked)))
+        return min(self._settings.questions, ceil((budget - sampled) / self._question_tokens))
 
     def _warn(self, number: int, groups: Sequence[TrajectoryGroup]) -> None:
-        warnings = step_warnings(groups, self._run.recipe)
+        warnings = step_warnings(groups, self._run.recipe, learns_from_rewards=False)
         for text in (text for kind, text in warnings.items() if kind not in self._warned):  # again only after a round without
             self._run.console.say(f"warning: {STAGE} round {number}: {text}")
         self._warned = set(warnings)
@@ -185,8 +259,11 @@ class _Rounds:
     def _figures(self, groups: Sequence[TrajectoryGroup], change: PoolChange) -> dict[str, float]:
         reasons = list(change.refused.values())
         members = self._pool.members
+        same = [group for group in groups if _earned_the_same(group)]
+        self._run.ledger.counts.zero_variance_tokens += sum(len(each.completion.token_ids) for group in same for each in group.trajectories)
         return {
             **rollout_metrics(groups),
+            "zero_variance_fraction": len(same) / len(groups),
             "num_responses": self._num_responses(groups),
             "num_accepted": len(change.accepted),
             **{f"num_refused_{reason}": reasons.count(reason) for reason in sorted(set(reasons))},
@@ -203,9 +280,12 @@ class _Rounds:
         return sum(len(group.trajectories) for group in groups)
 
     async def _entropy(self, groups: Sequence[TrajectoryGroup]) -> float:
-        """Mean over responses of their mean token entropy, from the learner, which still holds the policy that sampled them.
+        """Mean over the tokens of the responses of their entropy, from the learner, which still holds the policy that sampled them.
 
-        Of one response a question, from every rung of the ladder as many; the entropy itself is of the full distribution at temperature 1.
+        Of one response a question, the samples in turn, so that the rungs of the ladder have the shares that they have among all responses
+        (of 8 samples and 3 rungs 3/8, 3/8 and 2/8). Each token's entropy is of the full distribution at temperature 1, but the tokens were
+        sampled at the ladder's temperatures, and colder ones lead to surer places: it is not the entropy of responses sampled at 1, which
+        an evaluation's mean_entropy_nats is.
         """
         chosen = [group.trajectories[index % len(group.trajectories)] for index, group in enumerate(groups)][:MOST_ENTROPIES]
         entropies: list[float] = []
@@ -214,7 +294,7 @@ class _Rounds:
             with self._run.ledger.work("learner-0", "response_statistics"):
                 statistics = await self._run.actors.learner.response_statistics(sequences, OWN_DISTRIBUTION)
             entropies += [each.mean_token_entropy_nats for each in statistics]
-        return fmean(entropies)
+        return fmean(entropies, weights=[len(each.completion.token_ids) for each in chosen])
 
     def _write_trajectories(self, number: int, groups: Sequence[TrajectoryGroup], change: PoolChange) -> None:
         accepted = set(change.accepted)
@@ -259,3 +339,8 @@ class _Rounds:
         if self._run.validation_problems:
             figures = await validate(self._run, STAGE, number)
             self._run.console.say(f"{STAGE} round {number}: validation {accuracy_text(figures)}")
+
+
+def _earned_the_same(group: TrajectoryGroup) -> bool:
+    """Whether all siblings that could be graded have one reward."""
+    return len({each.grade.reward for each in group.trajectories if each.grade.outcome not in UNGRADED}) == 1

@@ -21,7 +21,7 @@ async def run_grpo(run: Run) -> dict[str, Any]:
     """Train the start model for `grpo.num_steps` steps or `grpo.num_epochs` epochs, then evaluate."""
     grpo = run.recipe.grpo
     num_steps = num_grpo_steps(grpo, len(run.train_problems))
-    run.console.begin_stage("grpo", f"{num_steps} steps of {grpo.prompts_per_step} problems x {grpo.group_size} responses")
+    run.console.begin_stage("grpo", f"{num_steps} steps of {grpo.prompts_per_step} problems x {grpo.group_size} responses{run.budget_text}")
     checkpoint, schedule = take_checkpoint(run, "grpo"), num_steps * grpo.updates_per_step
     if checkpoint is None:
         await begin_stage(run, "grpo", learning_rate=grpo.learning_rate, num_optimizer_steps=schedule)
@@ -36,14 +36,15 @@ async def run_grpo(run: Run) -> dict[str, Any]:
         warned.clear()
         warned.update(warnings)
         shown = {"reward": metrics["reward_mean"], "format": metrics["format_reward_mean"], "tokens": metrics["response_tokens_mean"]}
-        run.console.step("grpo", step, num_steps, shown)
+        run.console.step("grpo", step, step + run.steps_left(step, num_steps, metrics["consumed_tokens_total"]), shown)
 
     state = checkpoint.loops() if checkpoint else None
     num_done = await PolicyLoops(run, "grpo", num_steps, after_step, state).train()
     if run.is_budget_spent:
-        run.console.say(
-            f"grpo: the {run.ledger.counts.generated_tokens:,} tokens of study.generated_tokens are sampled after step {num_done}"
-        )
+        run.console.say(f"grpo: {run.sampled_text} are sampled after step {num_done}")
     elif num_done < num_steps and run.recipe.run.max_hours:
         run.console.say(f"grpo: run.max_hours = {run.recipe.run.max_hours:g} left room for {num_done} of {num_steps} steps")
+    elif run.token_budget:
+        key = "grpo.num_epochs" if grpo.num_epochs else "grpo.num_steps"
+        run.console.say(f"grpo: {key} ended it at step {num_done}, after {run.sampled_text}: raise it to spend all of them")
     return await evaluate(run, "grpo", step=num_done)

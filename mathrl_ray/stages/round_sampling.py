@@ -10,12 +10,10 @@ from dataclasses import replace
 
 from mathrl_ray.core.sampling import round_seeds, temperature_ladder
 from mathrl_ray.driver.replicas import GivenUpError
-from mathrl_ray.driver.rollouts import generate, grade_group, make_request
+from mathrl_ray.driver.rollouts import generate, grade_group, group_of, make_request
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.waiting import all_of
-from mathrl_ray.types import GenerationRequest, Grade, Problem, Trajectory, TrajectoryGroup
-
-NOT_GRADED = Grade(0.0, 0.0, 0.0, "grader_error", None)
+from mathrl_ray.types import GenerationRequest, Problem, TrajectoryGroup
 
 
 async def sample_round(run: Run, stage: str, round_number: int, problems: Sequence[Problem]) -> list[TrajectoryGroup]:
@@ -35,7 +33,7 @@ async def sample_round(run: Run, stage: str, round_number: int, problems: Sequen
     async def one(index: int, problem: Problem) -> TrajectoryGroup | None:
         requests = question_requests(run, f"{stage}-{round_number}/{index}", problem, round_number)
         try:
-            group = await _sample(run, requests)
+            group = group_of(requests, await generate(run, requests))
             return await grade_group(run, group, problem, round_number)
         except GivenUpError as error:
             failures.append(error)
@@ -59,12 +57,3 @@ def question_requests(run: Run, group_id: str, problem: Problem, round_number: i
         replace(first, sample=sample, seed=seed, sampling=replace(sampling, temperature=temperature))
         for sample, (seed, temperature) in enumerate(zip(seeds, ladder, strict=True))
     ]
-
-
-async def _sample(run: Run, requests: Sequence[GenerationRequest]) -> TrajectoryGroup:
-    completions = await generate(run, requests)
-    trajectories = tuple(
-        Trajectory(request.group_id, request.sample, request.problem_id, request.prompt_ids, completion, NOT_GRADED)
-        for request, completion in zip(requests, completions, strict=True)
-    )
-    return TrajectoryGroup(requests[0].group_id, requests[0].problem_id, trajectories)

@@ -9,6 +9,7 @@ from typing import Any, assert_never
 
 from mathrl_ray.driver.ledger import Ledger
 from mathrl_ray.driver.run import Run
+from mathrl_ray.recipe_checks import RIVALS, token_budget
 from mathrl_ray.sections import StageName
 from mathrl_ray.stages.baseline import run_baseline
 from mathrl_ray.stages.comparisons import compare_stages
@@ -19,16 +20,23 @@ from mathrl_ray.stages.sft import run_sft
 
 async def run_study(run: Run, stages: Sequence[StageName]) -> None:
     """Run the stages in order; summary.json is written after each, so a later failure loses nothing."""
+    _take_budget(run, stages)
     for stage in stages[len(run.stages) :]:  # the others are done, in a run that goes on
         run.time_limit.begin_stage(stage)
         run.ledger.begin_stage()
         figures = await _run_stage(run, stage)
         await _save_at_last(run)
-        run.stages.append({"name": stage, "policy_version": run.policy_version, **figures, **_spent(run.ledger)})
+        run.stages.append({"name": stage, "policy_version": run.policy_version, **figures, **_spent(run.ledger), **_cut(run)})
         run.recorder.summary(run.stages)
         low, high = figures["ci95"]
         run.console.say(f"{stage}: accuracy {100 * figures['accuracy']:.1f} % ({100 * low:.1f} to {100 * high:.1f})")
     run.recorder.summary(run.stages, compare_stages(run))
+
+
+def _take_budget(run: Run, stages: Sequence[StageName]) -> None:
+    run.token_budget, asked = token_budget(run.recipe, stages), run.recipe.study.generated_tokens
+    if asked and not run.token_budget and RIVALS & set(stages):
+        run.console.say(f"study.generated_tokens = {asked:,} is not used: it is for a study of both {' and '.join(sorted(RIVALS))}")
 
 
 async def _save_at_last(run: Run) -> None:
@@ -54,6 +62,11 @@ async def _run_stage(run: Run, stage: StageName) -> dict[str, Any]:
             return await run_grpo(run)
         case _:
             assert_never(stage)
+
+
+def _cut(run: Run) -> dict[str, str]:
+    """What ended the stage before its last step, where that was run.max_hours: it may go on (driver/sweep_folder.py)."""
+    return {"ended_by": "max_hours"} if run.time_limit.has_ended_stage else {}
 
 
 def _spent(ledger: Ledger) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -72,6 +73,25 @@ def test_a_wrong_call_gets_status_1_and_the_right_way(command, message):
     refused = run("bash", *f"cluster/{command}".split())
     assert refused.returncode == 1
     assert message in refused.stderr
+
+
+def test_quickstart_prints_the_study_over_seeds_with_the_users_own_settings(tmp_path):
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    shutil.copy(ROOT / "cluster" / "quickstart.sh", tmp_path / "cluster")
+    (tmp_path / "cluster" / "install.sh").write_text("true\n")
+    (tmp_path / ".venv" / "bin" / "python").symlink_to("/bin/true")  # neither a head nor a job is started
+    settings = ("run.name=second", "grpo.num_steps=9", "run.seed=4", "data.train=a file.jsonl")
+    shown = run("bash", str(tmp_path / "cluster" / "quickstart.sh"), *settings, MATHRL_RUNS=str(tmp_path.parent / "my runs"))
+    assert shown.returncode == 0, shown.stderr
+    command = shlex.split(next(line for line in shown.stdout.splitlines() if "_seeds.toml" in line))
+    expected = [
+        "jobs/recipes/arithmetic_cpu_seeds.toml",
+        f"run.root={tmp_path.parent}/my runs",
+        "grpo.num_steps=9",
+        "data.train=a file.jsonl",
+    ]
+    assert command[command.index("jobs/study.py") + 1 :] == expected
 
 
 def test_runs_inside_the_uploaded_repository_are_refused():

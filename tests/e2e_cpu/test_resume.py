@@ -61,9 +61,11 @@ class Engines:
     def do(self, work):
         return self.loop.run_until_complete(asyncio.wait_for(work, 200))
 
-    def study(self, root, stage, resume="", model=None):
-        """Run one stage to its end, from the start or from a checkpoint."""
-        recipe = recipe_for(root, run={"checkpoint_every": 1, "keep_last": 99, "resume": resume}, **SECTIONS)
+    def study(self, root, stage, resume="", model=None, **changed):
+        """Run one stage to its end, from the start or from a checkpoint, with changed keys of sections."""
+        sections = {name: {**keys, **changed.get(name, {})} for name, keys in SECTIONS.items()}
+        recipe = recipe_for(root, run={"checkpoint_every": 1, "keep_last": 99, "resume": resume}, **sections)
+        self.learner.setup(recipe, CPU)
         found = find_resumption(recipe, [stage])
         recorder = found.open(recipe, [stage], print) if found else None
         actors = Actors(ThreadedLearner(self.learner), (self.generator,), (Scorer(),), self.facts.stop_token_ids)
@@ -183,3 +185,20 @@ def test_behaviour_35_a_stand_alone_evaluation_of_a_checkpoint_is_the_one_in_the
     assert [{key: value for key, value in row.items() if key not in of_the_run} for row in found] == [
         {key: value for key, value in row.items() if key not in of_the_run} for row in in_loop
     ]
+
+
+def test_behaviour_26_expert_iteration_with_adapters_goes_on_from_the_model_that_they_were_trained_on(engines, tmp_path):
+    """Each round's adapters are merged into what it saves, and the next round trains new ones on that: the saved adapters alone, on the
+    run's start model, are a model that there never was."""
+    changed = {"learner": {"lora_rank": 4}, "expert_iteration": {"rounds": 2}, "eval": {"validate_every": 0}}
+    run = engines.study(tmp_path / "whole", "expert_iteration", **changed)
+    expected, folder = engines.weights(), run.recorder.folder
+    before = AutoModelForCausalLM.from_pretrained(folder / "checkpoints" / "expert_iteration-1").state_dict()
+    assert any(not torch.equal(expected[name], before[name]) for name in expected)  # the second round has learned
+    for step in (1, 2):
+        shutil.copytree(folder, tmp_path / f"from-{step}" / "test")
+        root = tmp_path / f"from-{step}"
+        engines.study(root, "expert_iteration", resume=str(root / "test" / "checkpoints" / f"expert_iteration-{step}"), **changed)
+        found = engines.weights()
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())

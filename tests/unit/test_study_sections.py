@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mathrl_ray.config import Recipe, RecipeError
-from mathrl_ray.recipe_checks import check_stage_settings, num_round_steps
+from mathrl_ray.recipe_checks import check_stage_settings, num_round_steps, token_budget
 from mathrl_ray.recipe_file import load_recipe
 
 
@@ -87,6 +87,23 @@ def test_more_questions_than_problems_are_refused_for_the_stage_that_asks_them(r
     check_stage_settings(recipe, ["grpo"])
     with pytest.raises(RecipeError, match=r"expert_iteration\.questions = 300 .* data\.num_train_problems = 200"):
         check_stage_settings(recipe, ["expert_iteration"])
+
+
+def test_a_budget_holds_where_both_stages_that_it_compares_run_and_nowhere_else(recipe_at):
+    recipe = recipe_at("[study]\ngenerated_tokens = 1000")
+    assert token_budget(recipe, ["baseline", "expert_iteration", "grpo"]) == 1000
+    for stages in (["grpo"], ["expert_iteration"], ["baseline", "sft", "grpo"], []):
+        assert token_budget(recipe, stages) == 0
+
+
+@pytest.mark.parametrize(("key", "value"), [("schedule", "'cosine'"), ("schedule", "'linear'"), ("warmup_fraction", "0.1")])
+def test_a_schedule_over_all_steps_is_refused_beside_a_budget_that_ends_them_before(recipe_at, key, value):
+    recipe = recipe_at(f"[learner]\n{key} = {value}\n[study]\ngenerated_tokens = 1000")
+    check_stage_settings(recipe, ["grpo"])  # where the budget is not in force
+    with pytest.raises(RecipeError, match=rf"study\.generated_tokens = 1000 .*learner\.{key} = .*learner\.schedule = \"constant\""):
+        check_stage_settings(recipe, ["expert_iteration", "grpo"])
+    check_stage_settings(recipe_at("[learner]\nwarmup_steps = 3\n[study]\ngenerated_tokens = 1000"), ["expert_iteration", "grpo"])
+    check_stage_settings(recipe_at(f"[learner]\n{key} = {value}"), ["expert_iteration", "grpo"])
 
 
 def test_a_warm_up_as_long_as_a_full_rounds_sft_is_refused(recipe_at):

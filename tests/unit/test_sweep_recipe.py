@@ -39,6 +39,22 @@ def test_a_variant_that_cannot_run_is_named_before_anything_starts():
         runs_of("sweep.learner.warmup_steps=[0, 60]")
 
 
+def test_two_values_of_one_run_are_refused():
+    with pytest.raises(RecipeError, match=r"variants temperature-1 and temperature-1\.0 are the same run"):
+        runs_of("sweep.generator.temperature=[1, 1.0]")
+
+
+def test_a_list_of_tables_gives_each_run_its_own(tmp_path):
+    (tmp_path / "mine.py").write_text("def loss(**_): return 0")
+    file = tmp_path / "mine.toml"
+    file.write_text("[loss]\nfunction = 'mine.py:loss'\n[sweep]\n'loss.kwargs' = [{a = 1, b = ['x']}, {a = 2.5}]")
+    runs, _ = planned_runs(file, [], ["grpo"])
+    assert [run.recipe.loss.kwargs for run in runs] == [{"a": 1, "b": ["x"]}, {"a": 2.5}]
+    file.write_text("[sweep]\n'grpo.num_steps' = [1979-05-27]")
+    with pytest.raises(RecipeError, match=r"\[sweep\] holds 1979-05-27, which no key of a recipe takes"):
+        planned_runs(file, [], ["grpo"])
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -47,6 +63,7 @@ def test_a_variant_that_cannot_run_is_named_before_anything_starts():
         (["study.seeds=[1, 1]"], r"study\.seeds = \[1, 1\] names a seed twice"),
         (["study.seeds=[-1]"], r"study\.seeds"),
         (["sweep.run.name=['a', 'b']"], r'sweep\."run\.name" would give the variants .* another place'),
+        (["sweep.run.mirror=['file:///a']"], r'sweep\."run\.mirror" would give the variants .* another place'),
         (["sweep.study.stages=[['grpo']]"], r'sweep\."study\.stages" would give the variants other stages'),
     ],
 )

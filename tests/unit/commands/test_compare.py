@@ -96,6 +96,34 @@ def test_several_samples_a_problem(runs, capsys):
     assert "sign-flip test, all flips over 3 problems" in said(capsys, "compare", runs / "few", runs / "many")
 
 
+def test_names_and_ids_are_shown_as_they_are_but_on_one_short_line(runs, capsys):
+    ids = ["x" * 100_000, "\x1b[31mred\n[/b]"]
+    for name, change in (("x[red]", "-"), ("[b]\x1b[2Jrun", "+")):
+        write_evaluation(
+            runs / name,
+            "sft-v1",
+            [{**made, "problem_id": key, "problem": "?"} for key, made in zip(ids, verdicts(2 * change), strict=True)],
+        )
+    assert main(["compare", str(runs / "x[red]"), str(runs / "[b]\x1b[2Jrun")]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) < 400
+    assert "[b][2Jrun/sft-v1 beside x[red]/sft-v1" in out
+    assert "│ [b][2Jrun/sft-v1 beside x[red]/sft-v1" in out  # the table's rows are no markup
+    assert "[31mred [/b]" in out
+
+
+def test_no_interval_of_a_table_is_broken(runs, capsys):
+    for name in ("a" * 70, "b" * 70):
+        write_evaluation(runs / name, "sft-v1", verdicts("+" * 12 if name[0] == "b" else "-" * 12))
+    assert main(["compare", str(runs / ("a" * 70)), str(runs / ("b" * 70))]) == 0
+    out = capsys.readouterr().out
+    assert "difference in points (95 %)" in out
+    assert "+100.0 (+65.7 to +100.0)" in out
+    assert "100.0 % (75.8 to 100.0)" in out
+    assert "points" not in out.split("┡")[1].split("└")[0]
+
+
 def test_long_lists_of_ids_are_shortened_on_the_screen_only(runs, capsys):
     assert "gained: p1, p2 and 4 more" in said(capsys, "compare", runs / "old", runs / "new", "--ids", "2")
 
@@ -120,6 +148,10 @@ def test_problems_of_one_side_are_refused_unless_only_the_shared_ones_are_asked_
         (["empty", "old"], "empty: holds no folder evaluations"),
         (["started", "old"], "started: it holds no evaluation; a stage writes one at its end"),
         (["old", "new", "--stage", "grpo"], "old: holds no evaluation of grpo; it holds baseline-v0.parquet, sft-v3.parquet"),
+        (
+            ["new", "old", "--stage", "grop"],
+            "new: holds no evaluation of grop; it holds grpo-chat-v50.parquet, grpo-v50.parquet, grpo-v9.parquet\n",
+        ),
         (["old", "new", "--prompt", "mine"], "old: holds no evaluation of sft with the prompt mine"),
         (["old", "old"], "is named twice"),
         (["new"], "only grpo has an evaluation"),

@@ -6,6 +6,8 @@ import pytest
 from evaluation_rows import verdicts, write_evaluation
 
 from mathrl_ray.__main__ import main
+from mathrl_ray.core.seed_figures import over_seeds
+from mathrl_ray.core.statistics import wilson_interval
 
 SFT = {0: "++------", 1: "+-------", 2: "++------"}
 GRPO = {0: "++++----", 1: "+++-----", 2: "+++++---"}
@@ -122,6 +124,64 @@ def test_a_single_run_stands_beside_the_same_seed_of_a_study_and_that_is_a_check
     assert "none is in both" in refused(capsys, "compare", run, studies / "new")
     (run / "recipe.toml").unlink()
     assert "no recipe.toml says its run.seed" in refused(capsys, "compare", run, studies / "new")
+
+
+def write_equal_seeds(tmp_path):
+    """Three stages, of which each seed has the same number right."""
+    right = {0: "++++----", 1: "----++++", 2: "+-+-+-+-"}
+    stages = {"baseline": dict.fromkeys(right, "-" * 8), "sft": right, "grpo": dict.fromkeys(right, "+" * 8)}
+    return write_sweep(tmp_path, "equal", write_set(tmp_path, "equal", stages))
+
+
+def test_accuracies_that_no_seed_changes_still_have_a_width_and_say_what_they_are_over(tmp_path, capsys):
+    shown = said(capsys, "compare", write_equal_seeds(tmp_path), "--stage", "baseline", "sft")
+    low, high = (100 * end for end in wilson_interval(4, 8))
+    assert f"│ mean of 3 │ 0.0 % (0.0 to 32.4) │ 50.0 % ({low:.1f} to {high:.1f}) │" in shown
+    assert (
+        "the difference's interval is over 3 seeds and 8 problems (the same problems with each seed), the accuracies' are over seeds only"
+        in shown
+    )
+
+
+def test_the_p_value_that_is_adjusted_is_the_one_of_all_seeds(tmp_path, capsys):
+    equal = write_equal_seeds(tmp_path)
+    pairs = record(capsys, "compare", equal, "--json")["comparisons"]
+    assert "p: two-sided, adjusted for 3 tests at once (Holm), but for those of single seeds beside a mean" in said(
+        capsys, "compare", equal
+    )
+    assert [each["p_value_holm"] >= each["difference"]["p_value"] for each in pairs] == [True] * 3
+
+
+def test_of_a_lone_seed_the_adjusted_p_value_is_shown(tmp_path, capsys):
+    stages = {"baseline": {0: "-" * 20}, "sft": {0: "+" * 6 + "-" * 14}, "grpo": {0: "+" * 7 + "-" * 13}}
+    one = write_sweep(tmp_path, "one", write_set(tmp_path, "one", stages))
+    shown = said(capsys, "compare", one)
+    # 6, 7 and 1 gained, none lost: 2 / 2^6 x 2, 2 / 2^7 x 3, 1
+    assert [f"│ {text} │" in shown for text in ("0.062", "0.047", "1.000")] == [True] * 3
+    assert "adjusted for 3 tests at once (Holm) " in shown
+
+
+def test_analyse_of_a_study_over_seeds_names_its_runs(studies, capsys):
+    told = refused(capsys, "analyse", studies / "new")
+    assert "is a study over seeds or a sweep" in told
+    assert all(str(studies / f"new-recipe-seed-{seed}") in told for seed in (0, 1, 2))
+    assert "is a study over seeds or a sweep" in refused(capsys, "summary", studies / "new")
+    write_sweep(studies, "waiting", [{"name": "seed-0", "setting": "s", "folder": "", "status": "waiting"}])
+    assert "none has begun" in refused(capsys, "analyse", studies / "waiting")
+
+
+@pytest.mark.parametrize("is_swept", [False, True])
+def test_the_summary_of_a_study_over_seeds_shows_its_means_and_seeds(studies, capsys, is_swept):
+    runs = [{"seed": seed, "accuracy": accuracy, "ci95": [0.1, 0.9]} for seed, accuracy in enumerate((0.4, 0.5, 0.6))]
+    stages = [over_seeds("sft", runs)]
+    summary = (
+        {"settings": [{"setting": "lr-[b]", "stages": stages}, {"setting": "other", "stages": stages}]} if is_swept else {"stages": stages}
+    )
+    (studies / "new" / "summary.json").write_text(json.dumps(summary))
+    shown = said(capsys, "summary", studies / "new")
+    assert "50.0 % (25.2 to 74.8) │ 0: 40.0, 1: 50.0, 2: 60.0 │" in shown
+    assert ("lr-[b]" in shown) == is_swept
+    assert "with Student's interval over seeds" in shown
 
 
 def test_a_sweep_compares_its_settings_seed_by_seed(tmp_path, capsys):

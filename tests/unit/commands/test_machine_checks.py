@@ -7,6 +7,7 @@ from preflight_samples import CPU, CUDA, GIB, H100, NEEDS, NODE, findings_of, gp
 from samples import recipe_for
 
 from mathrl_ray.actors.gpus import Gpu
+from mathrl_ray.commands.memory_checks import learner_settings
 from mathrl_ray.commands.resource_checks import (
     check_disk,
     check_processors,
@@ -182,9 +183,25 @@ def test_a_disk_must_hold_one_checkpoint_and_should_hold_all(tmp_path):
     # float32: 16 bytes a parameter: 23.0 GiB a checkpoint
     def verdict(gib):
         disk = replace(NODE, disk_bytes=int(gib * GIB))
-        return check_disk(recipe_for(tmp_path), [disk], NEEDS, num_checkpoints=2, generated_tokens=10**6).verdict
+        return check_disk([recipe_for(tmp_path, run={"keep_last": 1})], [disk], NEEDS, ["grpo"], generated_tokens=10**6).verdict
 
     assert [verdict(gib) for gib in (22, 24, 47)] == ["failed", "warning", "ok"]
+
+
+def test_a_disk_must_hold_the_checkpoints_of_all_runs_of_a_sweep(tmp_path):
+    # two each of 23.0 GiB and, in bfloat16, of 14 bytes a parameter: 20.1 GiB
+    recipes = [recipe_for(tmp_path, run={"keep_last": 1}, model={"dtype": dtype}) for dtype in ("float32", "bfloat16")]
+
+    def found(gib):
+        return check_disk(recipes, [replace(NODE, disk_bytes=int(gib * GIB))], NEEDS, ["grpo"], generated_tokens=10**6)
+
+    assert [found(gib).verdict for gib in (22, 85, 87)] == ["failed", "warning", "ok"]
+    assert "4 checkpoints of 2 runs of up to 23.0 GiB" in found(85).needed
+
+
+def test_the_batches_of_expert_iteration_count_where_it_is_a_stage(tmp_path):
+    recipe = recipe_for(tmp_path, expert_iteration={"batch_size": 64}, sft={"batch_size": 8})
+    assert [learner_settings(recipe, CPU, stages).num_rows for stages in (["expert_iteration"], ["sft"], ["baseline"])] == [64, 8, 0]
 
 
 def test_checkpoints_are_counted_as_the_recipe_keeps_them(tmp_path):

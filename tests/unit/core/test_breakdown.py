@@ -88,6 +88,14 @@ def test_by_subject_each_part_has_its_own_figures():
     assert (parts[0].accuracy.low, parts[0].accuracy.high) == wilson_interval(1, 4)
 
 
+def test_a_subject_called_unknown_is_unknown():
+    rows = [row("a", subject="unknown"), row("b", WRONG, subject=None), row("c", subject=""), row("d", subject="word")]
+    assert [(part.name, part.num_problems, part.accuracy.value) for part in by_subject(rows)] == [
+        ("word", 1, 1.0),
+        (UNKNOWN, 3, pytest.approx(2 / 3)),
+    ]
+
+
 def test_levels_rise_as_numbers_and_the_unknown_one_is_last():
     rows = [row(f"p{level}", level=level) for level in (10, None, 2)]
     assert [part.name for part in by_level(rows)] == ["2", "10", UNKNOWN]
@@ -150,6 +158,9 @@ def test_outcomes_are_counted_in_their_order():
         ([row("a"), row("a")], "sample 0 of the problem a comes 2 times"),
         ([row("a"), row("b", prompt_name="chat")], "several values of prompt_name: chat, r1_zero"),
         ([row("a"), row("b", policy_version=3)], "several values of policy_version: 0, 3"),
+        ([row("a"), row("b", temperature=0.5)], "several values of temperature: 0.5, 1.0"),
+        ([row("a"), row("b", max_tokens=9)], "several values of max_tokens: 64, 9"),
+        ([row("a"), row("b", grader="mine")], "several values of grader: default, mine"),
     ],
 )
 @pytest.mark.parametrize("figures", [whole, by_level, by_subject, by_outcome])

@@ -15,14 +15,25 @@ def steps(first, second):
     return found and tuple(point.step for point in found)
 
 
-def test_the_shorter_curve_ends_the_budget_of_the_longer_one():
-    assert steps([50, 100], [30, 60, 90, 120]) == (2, 3)
-    assert steps([30, 60, 90, 120], [50, 100]) == (3, 2)
+def test_the_dearest_pair_that_costs_the_same_is_taken():
+    assert steps([50, 100], [30, 60, 98, 120]) == (2, 3)
+    assert steps([30, 60, 98, 120], [50, 100]) == (3, 2)
 
 
-def test_a_validation_a_few_per_cent_beyond_the_budget_counts():
-    assert steps([100], [50, 105]) == (1, 2)  # 100 / 0.95 = 105.26
-    assert steps([100], [50, 106]) == (1, 1)
+def test_a_longer_curve_does_not_hide_an_equal_pair_further_down():
+    # nothing equals 150 or 130; read up to the shorter one's end, 130 would stand beside 100
+    assert steps([50, 100, 150], [98, 130]) == (2, 1)
+
+
+def test_of_two_pairs_that_cost_as_much_the_nearer_is_taken():
+    assert steps([100, 104], [100, 104]) == (2, 2)
+    assert steps([100], [96, 99, 103]) == (1, 3)
+    assert steps([98, 102], [99, 101]) == (2, 2)
+
+
+def test_costs_a_twentieth_apart_are_a_pair_and_further_ones_are_none():
+    assert steps([100], [50, 105]) == (1, 2)  # 5 / 105 = 0.048
+    assert steps([100], [50, 106]) is None  # 6 / 106 = 0.057
 
 
 def test_a_curve_that_begins_too_late_has_no_equal():
@@ -41,8 +52,10 @@ costs = st.lists(st.integers(1, 10**6), min_size=1, max_size=6, unique=True).map
 
 
 @given(costs, costs)
-def test_neither_curve_is_read_beyond_the_shorter_ones_end(first, second):
+def test_a_pair_is_equal_and_no_other_equal_pair_cost_more(first, second):
     found = at_equal_cost(curve(*first), curve(*second))
-    end = min(first[-1], second[-1]) / (1 - EQUAL_WITHIN)
-    for one, tokens in zip(found or (), (first, second), strict=False):
-        assert one.generated_tokens == max(cost for cost in tokens if cost <= end)
+    sums = [one + other for one in first for other in second if abs(one - other) <= EQUAL_WITHIN * max(one, other)]
+    assert (found is None) == (not sums)
+    if found:
+        assert are_equal(*(point.generated_tokens for point in found))
+        assert sum(point.generated_tokens for point in found) == max(sums)

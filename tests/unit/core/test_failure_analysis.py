@@ -1,13 +1,7 @@
-import shlex
-from pathlib import Path
-
 import pytest
 from evaluation_rows import BROKEN, UNGRADED, WRONG, row
 
 from mathrl_ray.core.failure_analysis import KINDS, analyse_failures
-from mathrl_ray.entry import main as job
-
-RECIPE = str(Path(__file__).parents[3] / "jobs" / "recipes" / "arithmetic_cpu.toml")
 
 
 def problems(num, *changes, start=0):
@@ -47,33 +41,6 @@ def test_examples_are_of_different_problems_first():
     rows = [row("a", WRONG, sample=sample) for sample in range(20)] + [row("b", WRONG), row("c", WRONG)]
     shown = [each["problem_id"] for each in kinds_of(rows, [False] * 22, num_examples=4)["mathematics"].examples]
     assert shown == ["a", "b", "c", "a"]
-
-
-def test_cut_off_responses_are_first_of_all_a_matter_of_length():
-    rows = [*problems(6, BROKEN, {"outcome": "truncated", "max_tokens": 64}), *problems(4, BROKEN, start=6)]
-    advice = kinds_of(rows, [False] * 10)["both"].advice
-    assert "cut off at 64 tokens" in advice.cause
-    assert advice.command == "python jobs/baseline.py RECIPE.toml eval.max_tokens=128 generator.max_tokens=128"
-
-
-def test_answers_that_hang_the_grader_are_said_to():
-    advice = kinds_of(problems(3, WRONG, {"outcome": "grader_timeout"}), [False] * 3)["mathematics"].advice
-    assert "scorer.limit_s" in advice.command
-
-
-ALL_CAUSES = [
-    *[(rows, waived) for rows, waived in ((problems(1, WRONG), False), (problems(1, BROKEN), True), (problems(1, BROKEN), False))],
-    (problems(1, BROKEN, {"outcome": "truncated"}), False),
-    (problems(1, WRONG, {"outcome": "grader_timeout"}), False),
-]
-
-
-@pytest.mark.parametrize(("rows", "waived"), ALL_CAUSES)
-def test_every_command_that_is_advised_is_one_that_the_jobs_accept(rows, waived, capsys):
-    kind = next(kind for kind in analyse_failures(rows, [waived], recipe=RECIPE).kinds if kind.num_samples)
-    python, file, *arguments = shlex.split(kind.advice.command)
-    assert (python, (Path(RECIPE).parents[2] / file).is_file()) == ("python", True)
-    assert job(Path(file).stem, [*arguments, "--check"]) == 0, capsys.readouterr().err
 
 
 def test_without_a_graded_sample_all_kinds_are_empty():

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mathrl_ray.core.intervals import accuracy_estimate, cluster_bootstrap_interval, paired_rates_interval
+from mathrl_ray.core.intervals import accuracy_estimate, cluster_bootstrap_interval, equal_differences_interval, paired_rates_interval
 from mathrl_ray.core.statistics import wilson_interval
 
 rates = st.lists(st.integers(0, 4).map(lambda count: count / 4), min_size=1, max_size=40)
@@ -33,6 +33,24 @@ def test_the_bootstrap_over_500_problems_covers_the_mean_in_95_percent():
         low, high = cluster_bootstrap_interval(simulated_problems(draw, 500, 4) / 4, seed=repeat, num_resamples=1_000)
         num_covered += low <= 0.4 <= high
     assert num_covered / 2_000 == pytest.approx(0.95, abs=0.015)
+
+
+def coverage_of_accuracies(num_problems, rate, num_repeats, spread=2.0):
+    """Share of the intervals of four samples a problem that hold the rate, where skills are Beta with the mean `rate`."""
+    draw, num_covered = np.random.default_rng(5), 0
+    for repeat in range(num_repeats):
+        counts = draw.binomial(4, draw.beta(spread * rate, spread * (1 - rate), size=num_problems))
+        found = accuracy_estimate([[True] * count + [False] * (4 - count) for count in counts.tolist()], seed=repeat)
+        num_covered += found.low <= rate <= found.high
+    return num_covered / num_repeats
+
+
+def test_an_accuracy_of_500_problems_with_several_samples_is_covered_in_95_percent():
+    assert coverage_of_accuracies(500, 0.4, 1_000) == pytest.approx(0.95, abs=0.015)
+
+
+def test_a_rate_near_0_is_covered_too_where_the_bootstrap_alone_would_cover_some_87_percent():
+    assert coverage_of_accuracies(40, 0.02, 600, spread=10) >= 0.94
 
 
 def test_taking_samples_of_a_problem_for_independent_would_cover_far_less():
@@ -134,6 +152,13 @@ def test_where_all_problems_have_the_same_share_the_interval_holds_it():
     assert (estimate.low, estimate.high) == (wilson_interval(1, 3)[0], wilson_interval(2, 3)[1])
 
 
+def test_one_wrong_of_forty_samples_reaches_as_far_as_wilsons_over_the_samples():
+    # the bootstrap's lower end is 0.925: 3 of the 10 problems drawn are the one with a wrong sample
+    estimate = accuracy_estimate([[True] * 4] * 9 + [[True] * 3 + [False]], seed=0)
+    assert (estimate.low, estimate.high) == (wilson_interval(39, 40)[0], 1.0)
+    assert estimate.method == "cluster_bootstrap"
+
+
 def test_without_a_sample_nothing_is_known():
     estimate = accuracy_estimate([[], []], seed=0)
     assert (estimate.value, estimate.low, estimate.high, estimate.num_problems) == (0.0, 0.0, 1.0, 0)
@@ -165,3 +190,23 @@ def test_swapping_the_sides_mirrors_the_interval_which_holds_the_difference(tabl
 def test_a_table_that_cannot_be_is_refused(table):
     with pytest.raises(ValueError, match="at least 1"):
         paired_rates_interval(*table)
+
+
+# A difference that is the same in every problem
+
+
+def test_equal_differences_have_the_interval_of_one_sample_each():
+    assert equal_differences_interval(0.5, 0.0, 100) == paired_rates_interval(50, 0, 0, 50)
+    assert equal_differences_interval(0.0, 1.0, 2) == paired_rates_interval(0, 0, 2, 0)
+    # 0.5 of 3 problems: from the lower end of 1 to the upper one of 2, and of 0.25 the first solves 1
+    assert equal_differences_interval(0.25, 0.5, 3) == (paired_rates_interval(1, 0, 1, 1)[0], paired_rates_interval(1, 0, 2, 0)[1])
+
+
+@given(st.integers(0, 8), st.integers(0, 8), st.integers(1, 40))
+def test_that_interval_holds_the_difference_has_a_width_and_is_mirrored(first, second, num_problems):
+    difference = (second - first) / 8
+    low, high = equal_differences_interval(first / 8, difference, num_problems)
+    assert low <= difference + 1e-12
+    assert high >= difference - 1e-12
+    assert high - low > 0.01
+    assert equal_differences_interval(second / 8, -difference, num_problems) == pytest.approx((-high, -low))

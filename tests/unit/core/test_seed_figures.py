@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mathrl_ray.core.seed_figures import neighbours, over_seeds, seed_interval
+from mathrl_ray.core.seed_figures import mean_interval, neighbours, over_seeds, seed_interval
 
 rates = st.lists(st.floats(0, 1), min_size=2, max_size=8)
 
@@ -77,7 +77,17 @@ def test_neighbours_by_accuracy_are_told_apart_in_sentences():
     ]
     assert neighbours(blocks[:1]) == []
     equal = {"accuracy": 0.3, "ci95": [0.2, 0.4]}
-    assert neighbours([("a", equal), ("b", equal)]) == ["b and a are equal; their intervals overlap"]
+    assert neighbours([("a", equal), ("b", equal)]) == ["b and a are equal to 0.1 points; their intervals overlap"]
+
+
+def test_what_differs_by_rounding_or_by_less_than_is_shown_is_no_order():
+    # 0.1 + 0.2 is 0.30000000000000004
+    blocks = [(name, {"accuracy": value, "ci95": [0.2, 0.4]}) for name, value in (("a", 0.1 + 0.2), ("b", 0.3), ("c", 0.3004))]
+    assert [sentence.split(";")[0] for sentence in neighbours(blocks)] == [
+        "a and b are equal to 0.1 points",
+        "c and a are equal to 0.1 points",
+    ]
+    assert mean_interval([0.1 + 0.2, 0.3], [(0.2, 0.4), (0.25, 0.35)]) == (0.2, 0.4)
 
 
 def test_differences_may_lie_below_0():

@@ -104,6 +104,7 @@ class LoopScene:
         self.resumption = find_resumption(recipe, ["grpo"])
         recorder = self.resumption.open(recipe, ["grpo"], self.said.append) if self.resumption else None
         self.run = make_run(recipe, Actors(self.learner, tuple(self.generators), tuple(self.scorers), (0,)), recorder=recorder)
+        self.run.token_budget = recipe.study.generated_tokens  # as in a study of both stages that have one
         self.run.train_problems = [
             type(each)(each.problem_id, each.problem, f"gold {index}") for index, each in enumerate(self.run.train_problems[:num_problems])
         ]

@@ -8,7 +8,7 @@ from evaluation_rows import RIGHT, UNGRADED, WRONG, row, samples, verdicts
 from mathrl_ray.core.paired_evaluations import Evaluation
 from mathrl_ray.core.paired_tests import mcnemar_exact
 from mathrl_ray.core.statistics import wilson_interval
-from mathrl_ray.driver.evaluation_figures import accuracy_text, compared_prompts, figures_by_grader, figures_of
+from mathrl_ray.driver.evaluation_figures import accuracy_text, compared_prompts, figures_by_grader, figures_of, flat_metrics
 from mathrl_ray.driver.evaluation_warnings import evaluation_warnings
 
 
@@ -53,6 +53,27 @@ def test_a_problem_that_no_sample_of_could_be_graded_counts_nowhere_but_in_num_p
     assert accuracy_text(found).endswith("of 2 x 2")
 
 
+def test_entropy_is_a_mean_over_tokens_not_over_responses():
+    rows = [row("a", num_response_tokens=10, mean_token_entropy_nats=0.5), row("b", num_response_tokens=30, mean_token_entropy_nats=0.1)]
+    # (10 x 0.5 + 30 x 0.1) / 40 = 0.2; over responses it would be 0.3
+    found = figures_of(rows, seed=0)
+    assert found["mean_entropy_nats"] == flat_metrics(found)["entropy_nats"] == pytest.approx(0.2)
+    assert figures_of([{**each, "mean_token_entropy_nats": None} for each in rows], seed=0)["mean_entropy_nats"] is None
+
+
+def test_each_of_several_graders_is_read_by_its_name():
+    def others(first, second):
+        return [{"grader": "a:b", "reward": 0.0, "outcome": first}, {"grader": "c:d", "reward": 0.0, "outcome": second}]
+
+    rows = [row("p", graders=others("wrong", "correct")), row("q", WRONG, graders=others("wrong", "grader_error"))]
+    found = figures_by_grader(rows, ["default", "a:b", "c:d"], seed=0)
+    assert {name: (each["accuracy"], each["num_ungraded"]) for name, each in found.items()} == {
+        "default": (0.5, 0),
+        "a:b": (0.0, 0),
+        "c:d": (1.0, 1),
+    }
+
+
 def test_graders_of_several_samples_are_averaged_problem_by_problem():
     def other(outcome):
         return {"graders": [{"grader": "a:b", "reward": 0.0, "outcome": outcome}]}
@@ -73,6 +94,20 @@ def test_the_difference_of_two_prompts_is_paired():
     assert difference["p_value"] == difference["p_value_holm"] == mcnemar_exact(0, 6)
 
 
+def test_p_values_of_several_prompts_are_adjusted_for_their_number():
+    first, second, third = verdicts("+--------+"), verdicts("+++++++--+", prompt_name="chat"), verdicts("++++++++++", prompt_name="mine")
+    _, *others = compared_prompts([Evaluation(name, rows) for name, rows in (("a", first), ("b", second), ("c", third))], seed=0)
+    # 6 and 8 gained, none lost: 2 / 2^6 and 2 / 2^8; the smaller one times 2, the larger one as it is
+    assert [each["difference"]["p_value"] for each in others] == [2 / 2**6, 2 / 2**8]
+    assert [each["difference"]["p_value_holm"] for each in others] == [2 / 2**6, 4 / 2**8]
+
+
+def test_prompts_that_do_the_same_with_several_samples_have_a_difference_with_a_width():
+    first, second = samples(*["++--"] * 5), samples(*["++--"] * 5, prompt_name="chat")
+    low, high = compared_prompts([Evaluation("a", first), Evaluation("b", second)], seed=0)[1]["difference"]["ci95"]
+    assert low < 0 < high
+
+
 def test_prompts_without_a_problem_that_both_could_grade_have_no_difference():
     entries = compared_prompts([Evaluation("a", verdicts("+?")), Evaluation("b", verdicts("?-")), Evaluation("c", verdicts("-+"))], seed=0)
     assert entries[1]["difference"] is None
@@ -84,6 +119,12 @@ def test_responses_that_were_mostly_cut_off_are_warned_of_with_the_key():
     (text,) = evaluation_warnings(rows)
     assert text.startswith("3 of 5 responses were cut off at eval.max_tokens = 64")
     assert evaluation_warnings(rows[1:]) == []  # two of four: not more than half
+
+
+def test_a_problems_id_is_shown_as_one_short_line():
+    (text,) = evaluation_warnings([row("x\x1b[2J\n" + "y" * 100_000, format_reward=0.0, outcome="no_answer")])
+    assert "x[2J yyy" in text
+    assert len(text) < 800
 
 
 @pytest.mark.parametrize("text", ["", "+"])

@@ -4,6 +4,7 @@ import asyncio
 import json
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from statistics import fmean
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,14 +16,14 @@ from mathrl_ray.actors.interfaces import Actors
 from mathrl_ray.commands.answer_keys import would_be_right
 from mathrl_ray.commands.evaluation_files import read_evaluation
 from mathrl_ray.core.failure_analysis import analyse_failures
-from mathrl_ray.core.intervals import cluster_bootstrap_interval
+from mathrl_ray.core.intervals import accuracy_estimate
 from mathrl_ray.core.paired_evaluations import Evaluation, compare_evaluations
 from mathrl_ray.core.prompts import own_prompt
 from mathrl_ray.core.sampling import request_seed
 from mathrl_ray.core.statistics import wilson_interval
 from mathrl_ray.driver.evaluation import evaluate, validate, validate_beside
 from mathrl_ray.driver.evaluation_figures import figures_of, flat_metrics
-from mathrl_ray.types import ResponseStatistics
+from mathrl_ray.types import OWN_DISTRIBUTION, ResponseStatistics
 
 
 class TokensEntropy(FakeLearner):
@@ -30,6 +31,7 @@ class TokensEntropy(FakeLearner):
 
     async def response_statistics(self, sequences, sampling):
         await super().response_statistics(sequences, sampling)
+        self.diary.note("learner-0", "statistics_of", sampling)
         return [ResponseStatistics((-0.5,), float(sequence.response_ids[0])) for sequence in sequences]
 
 
@@ -105,14 +107,15 @@ def metrics_of_last(rows):
 def test_the_accuracy_of_several_samples_is_a_mean_over_problems_of_what_could_be_graded(run_with):
     run = run_with(num_samples=4)
     figures, rows = evaluated(run)
-    means = []
+    graded = []
     for problem in run.test_problems:
         outcomes = [row["outcome"] for row in rows if row["problem_id"] == problem.problem_id and row["outcome"] != "grader_error"]
         if outcomes:
-            means.append(outcomes.count("correct") / len(outcomes))
-    assert figures["accuracy"] == pytest.approx(sum(means) / len(means))
-    assert figures["ci95"] == list(cluster_bootstrap_interval(means, seed=0))
-    assert (figures["num_problems"], figures["num_graded_problems"], figures["num_samples"]) == (40, len(means), 4)
+            graded.append([outcome == "correct" for outcome in outcomes])
+    assert figures["accuracy"] == pytest.approx(fmean(map(fmean, graded)))
+    expected = accuracy_estimate(graded, seed=0)
+    assert (expected.method, figures["ci95"]) == ("cluster_bootstrap", [expected.low, expected.high])
+    assert (figures["num_problems"], figures["num_graded_problems"], figures["num_samples"]) == (40, len(graded), 4)
     assert [each["k"] for each in figures["at_k"]] == [1, 4]
     logged = metrics_of(run)[0]
     assert logged["pass_at_4"] == figures["at_k"][1]["pass_at_k"] >= logged["pass_at_1"]
@@ -123,6 +126,11 @@ def test_entropies_belong_to_their_responses_and_no_call_of_the_learner_is_large
     _, rows = evaluated(run)
     assert all(row["mean_token_entropy_nats"] == float(row["response"]) for row in rows)
     assert [size for _, _, size in diary.of("response_statistics")] == [40, 40, 40]
+
+
+def test_entropies_are_of_the_models_own_distribution_whatever_is_sampled_at(run_with, diary):
+    evaluated(run_with(temperature=0.5, top_p=0.9))
+    assert [sampling for _, _, sampling in diary.of("statistics_of")] == [OWN_DISTRIBUTION]
 
 
 def test_a_validation_takes_one_sample(run_with):

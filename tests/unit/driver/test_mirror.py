@@ -116,6 +116,9 @@ def test_metrics_reports_and_checkpoints_are_in_the_mirror_when_the_run_has_ende
         (recorder.folder / "digests.json").write_text("{}")
         (recorder.folder / "evaluations" / "grpo-v1.parquet").write_bytes(b"PAR1")
         (recorder.folder / "trajectories" / "grpo-1.parquet").write_bytes(b"PAR1")
+        for name in ("elite_pool", "problem_memory"):
+            (recorder.folder / name).mkdir()
+            (recorder.folder / name / "expert_iteration-1.parquet").write_bytes(b"PAR1")
         save_checkpoint(recorder, "grpo-1")
 
     run_mirrored(url, recorder, body)
@@ -124,7 +127,8 @@ def test_metrics_reports_and_checkpoints_are_in_the_mirror_when_the_run_has_ende
     files = {path.removeprefix(f"{root}/") for path in there.find(root)}
     checkpoint = {f"checkpoints/grpo-1/{name}" for name in ("model.safetensors", "trainer/state.json", MARKER)}
     plain = {"recipe.toml", "digests.json", "metrics.jsonl", "report.html", "evaluations/grpo-v1.parquet"}
-    assert files == plain | checkpoint
+    read_again = {f"{name}/expert_iteration-1.parquet" for name in ("elite_pool", "problem_memory")}
+    assert files == plain | read_again | checkpoint
     assert there.cat_file(f"{root}/metrics.jsonl") == (recorder.folder / "metrics.jsonl").read_bytes()
     assert there.cat_file(f"{root}/checkpoints/grpo-1/model.safetensors") == b"weights"
 

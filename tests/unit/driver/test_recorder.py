@@ -2,8 +2,10 @@ import json
 import tomllib
 
 import pyarrow.parquet as pq
+import pytest
 from samples import recipe_for
 
+from mathrl_ray.driver import recorder
 from mathrl_ray.driver.recorder import Recorder
 from mathrl_ray.driver.rows import EVALUATION_SCHEMA, TRAJECTORY_SCHEMA, evaluation_row, trajectory_row
 from mathrl_ray.types import Completion, Grade, Problem, SamplingSettings, Trajectory
@@ -21,6 +23,23 @@ def test_the_resolved_recipe_stands_in_the_run_with_every_default(tmp_path):
     recipe = recipe_for(tmp_path)
     written = tomllib.loads((Recorder.create(recipe).folder / "recipe.toml").read_text())
     assert written == recipe.model_dump(mode="json")
+
+
+def test_a_file_that_is_replaced_is_there_at_every_moment_and_what_it_held_stays(tmp_path, monkeypatch):
+    path = tmp_path / "recipe.toml"
+    recorder.replace_text(path, "one")
+
+    def full(target, text):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "write_whole", full)
+        with pytest.raises(OSError, match="No space left"):
+            recorder.replace_text(path, "two")
+    assert path.read_text() == "one"
+    recorder.replace_text(path, "two")
+    recorder.replace_text(path, "two")
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {"recipe.toml": "two", "recipe-1.toml": "one"}
 
 
 def test_metrics_are_there_row_by_row_while_the_run_goes_on(tmp_path):

@@ -39,6 +39,16 @@ async def test_three_measured_steps_correct_the_forecast_once_also_where_the_sta
 
 
 @scene
+async def test_steps_that_the_budget_has_no_tokens_for_are_not_counted(tmp_path):
+    loop = LoopScene(tmp_path, grpo={"num_steps": 50}, study={"generated_tokens": 20})  # a step's 2 groups of 2 take a token each
+    loop.run.forecasts = {"grpo": StepForecast(num_steps=50, estimated_step_s=900.0)}
+    assert await loop.train() == 5
+    (text,) = [text for text in loop.said if "steps measured" in text]
+    assert "; all 5: " in text
+    assert ", 20 generated tokens" in text
+
+
+@scene
 async def test_a_stage_that_nobody_could_estimate_says_nothing(tmp_path):
     loop = LoopScene(tmp_path, grpo={"num_steps": 4})
     await loop.train()

@@ -40,6 +40,12 @@ def test_behaviour_10_a_step_in_which_nothing_passes_the_format_warns_with_a_sam
     assert step_warnings([group_of(NO_FORMAT, NO_FORMAT), group_of(NO_FORMAT, RIGHT)], recipe) == {}
 
 
+def test_a_stage_that_does_not_learn_from_rewards_is_not_told_to_pay_for_the_format(recipe):
+    (text,) = step_warnings([group_of(NO_FORMAT, NO_FORMAT)], recipe, learns_from_rewards=False).values()
+    assert "reward.format" not in text
+    assert text.endswith("Train the stage sft first, or name a data.prompt that fits the model.")
+
+
 @pytest.mark.parametrize(("num_cut_off", "warns"), [(0, False), (2, False), (3, True), (4, True)])
 def test_behaviour_10_a_step_in_which_more_than_half_are_cut_off_warns_with_a_sample_and_the_setting(recipe, num_cut_off, warns):
     reasons = ["length"] * num_cut_off + ["stop"] * (4 - num_cut_off)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from loop_scene import LoopScene
 
 from mathrl_ray.driver.time_limit import MARGIN, TimeIsUpError, TimeLimit
+from mathrl_ray.stages.study import run_study
 
 
 class Clock:
@@ -146,3 +147,13 @@ async def test_a_stage_whose_time_is_up_ends_in_order_and_counts_what_it_drops(t
     assert not [task for task in asyncio.all_tasks() if "PolicyLoops" in repr(task.get_coro())]
     for replica in loop.run.generators:
         assert not replica.load
+
+
+@scene
+async def test_a_stage_that_the_limit_has_cut_short_says_so_in_its_summary_and_no_other_does(tmp_path):
+    loop = LoopScene(tmp_path, grpo={"num_steps": 3}, run={"checkpoint_minutes": 0})
+    # the second step is not begun: 3,500 s have passed when the first has been made
+    loop.run.time_limit = TimeLimit(1, num_evaluated=4, clock=lambda: 3500.0 if loop.diary.of("train_policy") else 0.0)
+    await run_study(loop.run, ["baseline", "grpo"])
+    assert [stage.get("ended_by") for stage in loop.run.stages] == [None, "max_hours"]
+    assert len(loop.diary.of("train_policy")) == 1

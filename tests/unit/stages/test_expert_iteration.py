@@ -4,17 +4,20 @@ import asyncio
 import json
 import shutil
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from fakes import Diary, FakeGenerator, FakeLearner, FakeScorer, Stage, scene, settle
+from fakes import Diary, FakeGenerator, FakeLearner, FakeScorer, Stage, scene, settle, until
 from samples import make_run, recipe_for
 
 from mathrl_ray.actors.interfaces import ActorError, Actors
+from mathrl_ray.config import RecipeError
 from mathrl_ray.core.problem_memory import ProblemMemory
 from mathrl_ray.core.sampling import epoch_order, request_seed
+from mathrl_ray.driver.checkpoint import whole_checkpoints
 from mathrl_ray.driver.elite_rows import pool_path, read_attempts, read_pool
 from mathrl_ray.driver.replicas import GivenUpError
 from mathrl_ray.driver.resume import find_resumption
@@ -33,6 +36,8 @@ class Learner(FakeLearner):
 
     weights: list[list[int]] = field(default_factory=list)
     batches: list[list[list[int]]] = field(default_factory=list)
+    looked_at: list[list[tuple[int, ...]]] = field(default_factory=list)
+    """Responses of each call for statistics."""
 
     async def start_stage(self, settings):
         saved = Path(settings.model_path) / "trainer" / "fake.json"
@@ -46,6 +51,7 @@ class Learner(FakeLearner):
 
     async def response_statistics(self, sequences, sampling):
         await super().response_statistics(sequences, sampling)
+        self.looked_at.append([each.response_ids for each in sequences])
         # the more it has learned, the surer it is
         return [ResponseStatistics(tuple(-0.5 for _ in each.response_ids), 1 / (1 + len(self.weights))) for each in sequences]
 
@@ -105,6 +111,7 @@ class Scene:
         recorder = self.resumption.open(recipe, [STAGE], lambda text: None) if self.resumption else None
         actors = Actors(self.learner, (self.generator,), (FakeScorer(self.diary, **named),), (0,))
         self.run = make_run(recipe, actors, num_train_problems=num_problems, recorder=recorder)
+        self.run.token_budget = recipe.study.generated_tokens  # as in a study of both stages that have one
         if self.resumption:
             self.resumption.restore(self.run)
         everyone = (*self.run.train_problems, *self.run.validation_problems, *self.run.test_problems)
@@ -272,16 +279,32 @@ async def test_every_round_logs_its_entropy_and_validation_under_its_own_step(tm
     await each.train()
     rounds = each.rounds()
     assert [row["step"] for row in rounds] == [1, 2, 3]
-    # 1 / (1 + what was learned before the round)
+    # 1 / (1 + what was learned before the round), the same for every token
     sizes = [len(each.pool(number).members) for number in (1, 2, 3)]
     expected = [1 / (1 + sum(sizes[:number])) for number in (0, 1, 2)]
     assert [row["response_entropy_nats"] for row in rounds] == pytest.approx(expected)
     validated = [(row["step"], row["policy_version"]) for row in each.metrics() if "validation_accuracy" in row]
     assert validated == [(1, 1), (2, 2), (3, 3)]
     assert [row["pool_size"] for row in rounds] == sizes
+    assert [row["pool_problems"] for row in rounds] == [len({each.problem_id for each in each.pool(n).members}) for n in (1, 2, 3)]
     steps = [row for row in each.metrics() if "loss" in row]
     assert [row["optimizer_step"] for row in steps] == list(range(1, len(steps) + 1))
     assert [row["step"] for row in steps] == sorted(row["step"] for row in steps)
+
+
+@scene
+async def test_the_entropy_of_a_round_is_a_mean_over_tokens_not_over_responses(tmp_path):
+    each = Scene(tmp_path)
+
+    async def as_long_as_it_is(sequences, sampling):
+        return [ResponseStatistics((-0.5,) * len(one.response_ids), float(len(one.response_ids))) for one in sequences]
+
+    each.learner.response_statistics = as_long_as_it_is
+    await each.train()
+    rows = each.rows(1)  # four responses a question; of the first question the first one counts, of the second the second, ...
+    lengths = [len(rows[4 * place + place % 4]["response_ids"]) for place in range(6)]
+    assert set(lengths) == {1, 2}
+    assert each.rounds()[0]["response_entropy_nats"] == pytest.approx(sum(length**2 for length in lengths) / sum(lengths))
 
 
 @scene
@@ -445,32 +468,109 @@ async def test_the_job_ends_between_rounds_where_max_hours_leaves_no_room(tmp_pa
     assert "run.max_hours = 1 leaves room for" in capsys.readouterr().out
 
 
+def budget_rounds(each):
+    """(questions, tokens so far) of each round."""
+    return [(row["num_responses"] // 4, row["consumed_tokens_total"]) for row in each.rounds()]
+
+
+@pytest.mark.parametrize("budget", [30, 40, 75, 100, 200])
 @scene
-async def test_a_budget_of_tokens_makes_the_last_round_smaller_and_ends_the_stage(tmp_path, capsys):
-    each = Scene(tmp_path, study={"generated_tokens": 40}, expert_iteration={"rounds": 9})
+async def test_a_budget_of_tokens_makes_rounds_as_small_as_what_is_left_and_ends_the_stage(tmp_path, capsys, budget):
+    each = Scene(tmp_path, study={"generated_tokens": budget}, expert_iteration={"rounds": 99}, num_problems=60)
     await each.train()
-    rows = each.rounds()
-    totals = [row["consumed_tokens_total"] for row in rows]
-    asked = {number: len(problems) for number, problems in each.asked().items()}
-    assert asked[1] == 6
-    mean = totals[0] / 6  # of a question's four responses, of one or two tokens each
-    assert asked[2] == min(6, -(-(40 - totals[0]) // mean))
-    assert totals[-2] < 40 <= totals[-1]
-    assert totals[-1] - 40 < 4 * 2 * 2  # two questions of the longest responses
-    assert len(rows) < 9
-    assert f"the {totals[-1]} tokens of study.generated_tokens are sampled after round {len(rows)} of 9" in capsys.readouterr().out
+    rounds = budget_rounds(each)
+    assert rounds[0][0] == 6
+    tokens = [after - before for (_, after), before in zip(rounds, [0, *(total for _, total in rounds)], strict=False)]
+    for number in range(1, len(rounds)):  # what a question took in the round just before, not in all of them
+        left, last_mean = budget - rounds[number - 1][1], tokens[number - 1] / rounds[number - 1][0]
+        assert rounds[number][0] == min(6, ceil(left / last_mean))
+        assert left >= 0.02 * budget  # no round for less
+    assert budget - rounds[-1][1] < 0.02 * budget
+    said = capsys.readouterr().out
+    assert f"{rounds[-1][1]} of the {budget} tokens of study.generated_tokens are sampled after round {len(rounds)} of 99" in said
+    assert f", until {budget} tokens are sampled (study.generated_tokens)" in said
+
+
+@scene
+async def test_less_than_a_fiftieth_of_the_budget_is_left_over(tmp_path):
+    for left, num_rounds in ((19, 0), (20, 1)):
+        each = Scene(tmp_path / f"left-{left}", study={"generated_tokens": 1000}, expert_iteration={"rounds": 1})
+        each.run.ledger.counts.generated_tokens = 1000 - left  # as if rounds before had taken them
+        await each.train()
+        assert len(each.rounds()) == num_rounds
+
+
+@scene
+async def test_a_first_round_beyond_the_budget_warns_and_is_the_only_one(tmp_path, capsys):
+    each = Scene(tmp_path, study={"generated_tokens": 5}, expert_iteration={"rounds": 9})
+    await each.train()
+    ((_, tokens),) = budget_rounds(each)
+    said = capsys.readouterr().out
+    assert f"warning: {STAGE}: the first round alone took {tokens} of the 5 tokens of study.generated_tokens" in said
+    assert "lower expert_iteration.questions" in said
+
+
+@scene
+async def test_rounds_that_end_before_the_budget_say_which_key_ended_them(tmp_path, capsys):
+    each = Scene(tmp_path, study={"generated_tokens": 1000}, expert_iteration={"rounds": 2})
+    await each.train()
+    assert f"expert_iteration.rounds = 2 ended it after {budget_rounds(each)[-1][1]} of the 1,000 tokens" in capsys.readouterr().out
 
 
 @scene
 async def test_a_round_that_a_budget_cut_short_is_asked_again_in_the_same_size_by_a_run_that_goes_on(tmp_path):
-    sections = {"study": {"generated_tokens": 60}, "expert_iteration": {"rounds": 9}}
+    sections = {"study": {"generated_tokens": 40}, "expert_iteration": {"rounds": 9}}
     whole = Scene(tmp_path / "whole", **sections)
     await whole.train()
+    assert [num_questions for num_questions, _ in budget_rounds(whole)][:2] == [6, 2]
     shutil.copytree(tmp_path / "whole", tmp_path / "again")
     resumed = Scene(tmp_path / "again", resume=str(tmp_path / "again" / "test" / "checkpoints" / f"{STAGE}-1"), **sections)
     await resumed.train()
-    numbers = [(row["step"], row["consumed_tokens_total"], row["num_responses"]) for row in whole.rounds()]
-    assert [(row["step"], row["consumed_tokens_total"], row["num_responses"]) for row in resumed.rounds()] == numbers
+    assert budget_rounds(resumed) == budget_rounds(whole)
+
+
+@pytest.mark.parametrize("budget", [0, 40])
+@scene
+async def test_the_last_rounds_checkpoint_and_no_other_says_that_the_stage_is_trained(tmp_path, budget):
+    each = Scene(tmp_path, study={"generated_tokens": budget}, expert_iteration={"rounds": 9 if budget else 3})
+    await each.train()
+    checkpoints = whole_checkpoints(each.folder)
+    assert len(checkpoints) == len(each.rounds()) < 9
+    assert [checkpoint.is_trained for checkpoint in checkpoints] == [False] * (len(checkpoints) - 1) + [True]
+
+
+@scene
+async def test_a_study_of_both_ends_them_at_one_budget_and_a_job_of_one_stage_says_that_it_has_none(tmp_path, capsys):
+    sections = {"study": {"generated_tokens": 100}, "expert_iteration": {"rounds": 9}}
+    sections["grpo"] = {"num_steps": 30, "prompts_per_step": 2, "group_size": 2}
+    both = Scene(tmp_path / "both", **sections)
+    await run_study(both.run, [STAGE, "grpo"])
+    tokens = {summary["name"]: summary["generated_tokens"] for summary in both.run.stages}
+    assert 98 < tokens[STAGE] < 110
+    assert 100 <= tokens["grpo"] < 100 + 2 * 2 * 2
+    said = capsys.readouterr().out
+    assert said.count(", until 100 tokens are sampled (study.generated_tokens)") == 2
+    assert "is not used" not in said
+    assert f"grpo: {tokens['grpo']} of the 100 tokens of study.generated_tokens are sampled after step" in said
+    last = max(row["step"] for row in both.metrics() if "staleness_mean" in row)
+    assert f"grpo step {last}/{last} " in said  # not of 30: by then it is known that there is none to come
+    alone = Scene(tmp_path / "alone", **sections)
+    await run_study(alone.run, ["grpo"])
+    assert [row["step"] for row in alone.metrics() if "staleness_mean" in row][-1] == 30
+    assert alone.run.ledger.counts.generated_tokens > 110
+    said = capsys.readouterr().out
+    assert said.count("study.generated_tokens = 100 is not used: it is for a study of both expert_iteration and grpo") == 1
+
+
+@scene
+async def test_a_stage_that_its_own_length_ends_before_the_budget_names_it(tmp_path, capsys):
+    sections = {"study": {"generated_tokens": 1000}, "grpo": {"num_steps": 3, "prompts_per_step": 2, "group_size": 2}}
+    each = Scene(tmp_path, **sections, expert_iteration={"rounds": 1})
+    await run_study(each.run, [STAGE, "grpo"])
+    said = capsys.readouterr().out
+    assert "expert_iteration.rounds = 1 ended it after" in said
+    assert "grpo: grpo.num_steps ended it at step 3, after" in said
+    assert "raise expert_iteration.rounds and grpo.num_steps, which ended before study.generated_tokens = 1,000 were sampled" in said
 
 
 @scene
@@ -495,9 +595,166 @@ async def test_a_study_runs_it_from_the_start_model_and_counts_what_it_spent(tmp
 
 @scene
 async def test_the_threshold_rises_by_its_points_and_retires_what_it_leaves_behind(tmp_path):
-    # right ones of 2 of 64 tokens: (0.7 + 0.1 + 0.1 * 62/64 + 0.1 * agreement) / 1.0; all share 1.0 only where all four are right
+    # right ones of 2 of 64 tokens: (0.7 + 0.1 + 0.1 * 62/64 + 0.1 * agreement) / 1.0, with agreement 1.0 only where all four are right
     each = Scene(tmp_path, expert_iteration={"threshold": [[1, 0.5], [3, 0.99]]})
+    each.generator.chance = 80
     await each.train()
     assert [each.pool(number).threshold for number in (1, 2, 3)] == [0.5, 0.745, 0.99]
-    assert {member.quality for member in each.pool(3).members} <= {round(0.8 + 0.1 * 62 / 64 + 0.1, 9)}
+    assert {member.quality for member in each.pool(1).members} > {round(0.8 + 0.1 * 62 / 64 + 0.1, 9)}
+    assert {member.quality for member in each.pool(3).members} == {round(0.8 + 0.1 * 62 / 64 + 0.1, 9)}
     assert each.rounds()[-1]["num_retired"] > 0
+
+
+@scene
+async def test_of_equally_good_responses_those_to_rarely_solved_problems_come_first(tmp_path):
+    each = Scene(tmp_path, num_problems=6, expert_iteration={"quality": "correct"})  # so that each problem is asked three times
+    await each.train()
+    shares = ProblemMemory(read_attempts(each.folder, STAGE, 3)).solved_shares()
+    found = [shares[member.problem_id] for member in each.pool(3).members]
+    assert found == sorted(found)
+    assert len(set(found)) > 2
+
+
+@scene
+async def test_behaviour_16_groups_that_all_earned_the_same_are_counted(tmp_path):
+    each = Scene(tmp_path)
+    each.generator.chance = 60
+    await each.train()
+    tokens = 0
+    for row in each.rounds():
+        groups = {}
+        for response in each.rows(row["step"]):
+            groups.setdefault(response["group_id"], []).append(response)
+        same = [group for group in groups.values() if len({response["reward"] for response in group}) == 1]
+        assert row["zero_variance_fraction"] == len(same) / 6
+        tokens += sum(len(response["response_ids"]) for group in same for response in group)
+        assert row["zero_variance_tokens_total"] == tokens > 0
+
+
+@scene
+async def test_entropy_is_of_one_response_a_question_the_samples_in_turn(tmp_path):
+    each = Scene(tmp_path, expert_iteration={"rounds": 1})
+    await each.train()
+    by_key = {(row["group_id"], row["sample"]): tuple(row["response_ids"]) for row in each.rows(1)}
+    expected = [by_key[f"{STAGE}-1/{question}", question % 4] for question in range(6)]
+    assert expected != [by_key[f"{STAGE}-1/{question}", 0] for question in range(6)]
+    assert expected in each.learner.looked_at
+
+
+@scene
+async def test_a_skipped_update_is_no_optimizer_step(tmp_path):
+    each = Scene(tmp_path, expert_iteration={"rounds": 1, "batch_size": 2})
+
+    async def train(batch, original=each.learner.train_sft):
+        return {**await original(batch), "skipped_updates": float(len(each.learner.batches) == 2)}
+
+    each.learner.train_sft = train
+    await each.train()
+    assert len(each.learner.batches) > 2
+    assert each.run.ledger.counts.optimizer_steps == len(each.learner.batches) - 1
+
+
+@scene
+async def test_no_format_warns_without_the_advice_to_pay_for_it(tmp_path, capsys):
+    each = Scene(tmp_path, expert_iteration={"rounds": 1})
+
+    (scorer,) = each.run.actors.scorers
+
+    async def score(requests, original=scorer.score):
+        return [replace(grade, format_reward=0.0) for grade in await original(requests)]
+
+    scorer.score = score
+    await each.train()
+    said = capsys.readouterr().out
+    assert "passed the format check" in said
+    assert "Train the stage sft first" in said
+    assert "reward.format" not in said
+
+
+@scene
+async def test_a_run_that_goes_on_takes_the_rounds_model_and_no_optimizer(tmp_path):
+    whole = Scene(tmp_path)
+    await whole.train()
+    whole.run.recorder.close()
+    checkpoint = whole.folder / "checkpoints" / f"{STAGE}-2"
+    resumed = Scene(tmp_path, resume=str(checkpoint))
+    await resumed.train()
+    assert resumed.did("load_checkpoint") == []
+    assert [Path(model) for _, model in resumed.did(LOADED)] == [checkpoint, checkpoint]  # as it goes on, and for round 3
+
+
+@scene
+async def test_a_run_that_goes_on_says_which_rounds_its_memory_lacks(tmp_path, capsys):
+    whole = Scene(tmp_path)
+    await whole.train()
+    whole.run.recorder.close()
+    (whole.folder / "problem_memory" / f"{STAGE}-1.parquet").unlink()
+    resumed = Scene(tmp_path, resume=str(whole.folder / "checkpoints" / f"{STAGE}-2"))
+    await resumed.train()
+    assert f"warning: problem_memory holds nothing of 1 of 2 rounds of {STAGE}, the first 1: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"PAR1")])
+@scene
+async def test_a_run_that_goes_on_without_its_pool_says_what_is_missing_and_what_to_do(tmp_path, damage):
+    whole = Scene(tmp_path)
+    await whole.train()
+    whole.run.recorder.close()
+    damage(pool_path(whole.folder, STAGE, 2))
+    resumed = Scene(tmp_path, resume=str(whole.folder / "checkpoints" / f"{STAGE}-2"))
+    with pytest.raises(
+        RecipeError, match=rf"{STAGE}-2 goes on with the pool in .*{STAGE}-2\.parquet, which cannot be read.*run\.resume = "
+    ):
+        await resumed.train()
+
+
+@scene
+async def test_a_stop_in_a_round_keeps_what_was_cut_off_and_says_that_the_round_is_done_again(tmp_path, capsys):
+    cue = Stage()
+    each = Scene(tmp_path, cue)
+    task = asyncio.create_task(each.train())
+    cue.holds = lambda actor, what, detail: what == "generate" and detail[0][0].startswith(f"{STAGE}-2/")
+    await until(lambda: len(cue.waiting("generate")) == 6)
+    each.generator._answer = lambda request, version: Completion("n", (7,), (-0.5,), ((version, 1),), "abort")
+    cue.let_all_go_on()
+    await each.run.generators.drained()
+    await settle()
+    await each.run.save_now()
+    assert f"{STAGE}: a run that goes on does round 2 again" in capsys.readouterr().out
+    assert sorted(group.group_id for group in each.run.stopped_groups) == [f"{STAGE}-2/{question}" for question in range(6)]
+    assert all(len(group.trajectories) == 4 for group in each.run.stopped_groups)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def fill_disk(each, *rounds):
+    """No room for the checkpoints of these rounds."""
+
+    async def save(folder, original=each.learner.save_checkpoint):
+        if any(f"{STAGE}-{number}" in folder for number in rounds):
+            raise OSError(28, "No space left on device")
+        return await original(folder)
+
+    each.learner.save_checkpoint = save
+
+
+@scene
+async def test_a_full_disk_ends_a_stage_whose_next_round_begins_from_the_checkpoint_and_says_what_to_do(tmp_path):
+    each = Scene(tmp_path)
+    fill_disk(each, 2)
+    with pytest.raises(RuntimeError, match=r"round 2 could not be saved.*No space left.*run\.resume = .*expert_iteration\.start"):
+        await each.train()
+
+
+@pytest.mark.parametrize(("start", "full"), [("start_model", 2), ("last_round", 3)])
+@scene
+async def test_a_full_disk_costs_the_checkpoint_where_no_round_begins_from_it(tmp_path, capsys, start, full):
+    each = Scene(tmp_path, expert_iteration={"start": start})
+    fill_disk(each, full)
+    await each.train()
+    assert "warning: no checkpoint: [Errno 28]" in capsys.readouterr().out
+    assert [checkpoint.step for checkpoint in whole_checkpoints(each.folder)] == [step for step in (1, 2, 3) if step != full]
+    fill_disk(each)  # somebody has made room, and the study tries again after the evaluation
+    del each.learner.save_checkpoint
+    await each.run.save_now()
+    assert 3 in [checkpoint.step for checkpoint in whole_checkpoints(each.folder)]

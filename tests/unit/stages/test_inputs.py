@@ -91,3 +91,25 @@ def test_validations_need_problems_to_validate_on(tmp_path):
     data = {"train": problems_file(tmp_path, "train.jsonl", ["1+1?", "2+2?"])}
     with pytest.raises(RecipeError, match=r"eval\.validate_every = 5.*data\.train is too small.*data\.validation"):
         load_inputs(recipe_for(tmp_path, data=data, eval={"validate_every": 5}), ["baseline"])
+
+
+def test_all_seeds_of_a_run_share_data_and_another_data_seed_has_other_ones(tmp_path):
+    (tmp_path / "test.jsonl").write_text("\n".join(json.dumps({"problem": f"{n}+{n}?", "answer": "1"}) for n in range(40)))
+
+    def sets(**seeds):
+        recipe = recipe_for(
+            tmp_path,
+            run={"seed": seeds.get("run", 0)},
+            data={"seed": seeds.get("data", 0), "test": str(tmp_path / "test.jsonl")},  # of which a part is drawn
+            eval={"num_problems": 20},
+            sft={"num_examples": 100},
+        )
+        inputs = load_inputs(recipe, ["sft"])
+        parts = {"train": inputs.train, "validation": inputs.validation, "test": inputs.test, "traces": inputs.traces}
+        return {name: [repr(row) for row in rows] for name, rows in parts.items()}
+
+    first = sets()
+    assert sets(run=1) == first
+    other = sets(data=1)
+    assert all(set(other[name]) != set(first[name]) for name in first)
+    assert {name: len(rows) for name, rows in other.items()} == {name: len(rows) for name, rows in first.items()}
