@@ -142,7 +142,7 @@ def _summarise_sweep(run: Path) -> int:
     if not (run / "summary.json").is_file():
         raise ValueError(f"{runs_of_sweep(run)}; it has no summary.json before all have ended")
     summary = json.loads(_read(run, "summary.json"))
-    settings = summary["settings"] if "settings" in summary else [{"setting": "", **summary}]
+    settings = summary.get("settings", [{"setting": "", **summary}])
     show(sweep_table(settings, CAPTION))
     print("\n".join(sentences(settings)))
     return 0
