@@ -1,5 +1,6 @@
 """The scripts in cluster/ as a person calls them: in processes of their own, with a real Ray head that is not the only one here."""
 
+import contextlib
 import json
 import os
 import re
@@ -198,7 +199,8 @@ def foreign_head(variables) -> Iterator[str]:
     )
     yield f"http://127.0.0.1:{ports[2]}"
     for pid in alive_in_session(started.pid):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # some end with the one before
+            os.kill(pid, signal.SIGKILL)
     started.wait(10)
     shutil.rmtree(temp_dir, ignore_errors=True)
 

@@ -180,6 +180,7 @@ def test_nothing_of_the_job_is_left_behind(study):
     assert not {name for name in left if not any(part.isdigit() and psutil.pid_exists(int(part)) for part in name.split("-")[2:3])}
 
 
+@pytest.mark.slow  # a second job, whose engines start for it alone: python -m pytest -m slow tests/e2e_cpu/test_jobs.py
 def test_a_stage_that_fails_ends_the_job_with_status_1_and_keeps_what_was_written(start_model, tmp_path):
     job = run_job(
         "study", tmp_path, start_model, "study.stages=['baseline', 'grpo']", "grpo.learning_rate=1e30", "learner.max_grad_norm=1e30"

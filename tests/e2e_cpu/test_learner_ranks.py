@@ -85,6 +85,7 @@ def test_behaviour_15_a_loss_or_gradient_that_is_no_number_changes_no_weight_on_
         assert_skipped(result, tmp_path / name / "dumps")
 
 
+@pytest.mark.slow  # three trainings of two processes: python -m pytest -m slow tests/e2e_cpu/test_learner_ranks.py
 def test_behaviour_26_two_ranks_go_on_from_their_checkpoint_as_if_they_had_not_stopped(start_model, tmp_path):
     variants = [
         {"name": f"{zero_stage} {dtype}", "dtype": dtype, "zero_stage": zero_stage}

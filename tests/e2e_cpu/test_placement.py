@@ -1,4 +1,7 @@
-"""Ranks of a learner as Ray has them."""
+"""Ranks of a learner as Ray has them: a minute, so it is slow.
+
+python -m pytest -m slow tests/e2e_cpu/test_placement.py
+"""
 
 import json
 import subprocess
@@ -10,6 +13,7 @@ import pytest
 SCRIPT = Path(__file__).parent / "placed_ranks.py"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_two_ranks_in_a_placement_group_train_and_publish_divided_weights_behind_adapters(start_model, tmp_path):
     command = [sys.executable, str(SCRIPT), str(start_model), str(tmp_path)]

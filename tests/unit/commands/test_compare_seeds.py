@@ -13,7 +13,7 @@ SFT = {0: "++------", 1: "+-------", 2: "++------"}
 GRPO = {0: "++++----", 1: "+++-----", 2: "+++++---"}
 
 
-def write_set(root, name, stages, *, setting="recipe", statuses=None, moved=False):
+def write_set(root, name, stages, *, setting="recipe", statuses=None):
     """A study over seeds as sweep_job.py leaves it: its folder, and a run a seed beside it. Returns the variants."""
     variants = []
     for seed in sorted({seed for texts in stages.values() for seed in texts}):
@@ -23,9 +23,8 @@ def write_set(root, name, stages, *, setting="recipe", statuses=None, moved=Fals
         for number, (stage, texts) in enumerate(stages.items(), start=1):
             if seed in texts:
                 write_evaluation(run, f"{stage}-v{number}", verdicts(texts[seed]))
-        folder = f"/elsewhere/{run.name}" if moved else str(run)
         status = (statuses or {}).get(seed, "finished")
-        variants.append({"name": f"seed-{seed}", "setting": setting, "seed": seed, "folder": folder, "status": status})
+        variants.append({"name": f"seed-{seed}", "setting": setting, "seed": seed, "folder": run.name, "status": status})
     return variants
 
 
@@ -203,7 +202,9 @@ def test_variants_that_have_not_got_so_far_are_left_out_and_named(tmp_path, caps
 
 
 def test_a_study_that_was_moved_with_its_runs_is_found_beside_itself(tmp_path, capsys):
-    moved = write_sweep(tmp_path, "moved", write_set(tmp_path, "moved", {"sft": SFT, "grpo": GRPO}, moved=True))
+    (tmp_path / "here").mkdir()
+    write_sweep(tmp_path / "here", "moved", write_set(tmp_path / "here", "moved", {"sft": SFT, "grpo": GRPO}))
+    moved = (tmp_path / "here").rename(tmp_path / "there") / "moved"
     assert record(capsys, "compare", moved, "--json")["comparisons"][0]["seeds"] == [0, 1, 2]
 
 
