@@ -230,7 +230,7 @@ class SftSection(Section):
 
 
 class ExpertIterationSection(Section):
-    """Rounds of sampling, keeping the best, and SFT on them. A5's plain loop is quality = "correct", max_similarity = 1.0 and
+    """Rounds of sampling, keeping the best, and SFT on them. A5's sampling and filter are quality = "correct", max_similarity = 1.0 and
     max_per_problem = group_size; what a response is worth is in core/quality.py, what the pool keeps in core/elite_pool.py."""
 
     rounds: PositiveInt = 5

@@ -10,7 +10,7 @@ responses come.
     share        and one whose problem has max_per_problem better ones already
     capacity     of what is left, the best
 
-So a pool is a function of what was in it and of the round's responses as a set.
+So a pool is a function of what was in it, of the round's responses as a set, and of threshold, limits and the problems' solved shares.
 """
 
 from collections import defaultdict

@@ -2,7 +2,7 @@
 
 Called by stages/comparisons.py. Pure: points in, points out.
 
-A stage's curve is its validation accuracy over the tokens that it had sampled for learning by then. Comparing the ends of two curves
+A stage's curve is its validation accuracy over the sampled tokens that its weights have cost by then. Comparing the ends of two curves
 rewards whichever ran longer; so of all pairs of validations that cost the same, the one that cost most is taken.
 """
 
@@ -20,7 +20,7 @@ class CostPoint:
     """One validation of a stage."""
 
     generated_tokens: int
-    """Sampled for learning since the stage began."""
+    """Sampled since the stage began, and taken by the learner or dropped since; what is in flight has not cost these weights anything."""
     step: int
     accuracy: float
 

@@ -4,7 +4,7 @@ Called by core/elite_pool.py with one group at a time. Pure: records in, floats 
 
     quality = (w_correct c + w_format f + c (w_length l + w_agreement a)) / (w_correct + w_format + w_length + w_agreement)
 
-    c  correct     1 where the outcome is correct, else 0: the one part that needs a gold answer
+    c  correct     1 where the outcome is correct, else 0; f alone needs no gold answer
     f  format      the format reward, 1 where the prompt's rule was kept; a wrong answer in the right form is worth this much and no more
     l  length      of a right answer, the share of the allowed tokens that it left over: of two right ways the shorter says less by chance
     a  agreement   of a right answer, the share of its graded siblings that say the same, itself included: an answer that the policy

@@ -200,7 +200,7 @@ def hopeless_settings(
 ) -> list[str]:
     """The settings that end at this rung, the worst first: those that ceil(keep num_settings) others are better than, and clearly so.
 
-    Clearly: high < low of the last of those, by the intervals of `_interval`.
+    Clearly: high < low of each of those, by the intervals of `_interval`.
 
     Args:
         standings: of all variants that have reached the rung, ended or not.
@@ -226,7 +226,7 @@ def hopeless_settings(
     def interval(setting: str) -> tuple[float, float]:
         return _interval([each for each in standings if each.setting == setting], seed_sd, confidence)
 
-    low, _ = interval(ranked[num_staying - 1])
+    low = min(interval(each)[0] for each in ranked[:num_staying])
     return [setting for setting in reversed(ranked[num_staying:]) if interval(setting)[1] < low]
 
 

@@ -103,7 +103,7 @@ class Validations:
     by_step: dict[int, tuple[int, int]] = field(default_factory=dict)
     """(right, graded)."""
     consumed: dict[int, int] = field(default_factory=dict)
-    """Tokens that the stage had learned from by then."""
+    """Tokens that the stage had taken or dropped by then (driver/ledger.py, consumed_tokens)."""
     _file: int = 0
     _position: int = 0
 

@@ -77,8 +77,9 @@ class TimeLimit:
         if self._step_began_s is not None:
             self._longest_step_s = max(self._longest_step_s, now_s - self._step_began_s)
         self._step_began_s = now_s
-        self.has_ended_stage = self._limit_s > 0 and now_s - self._began_s + self._longest_step_s + self.room_s > self._limit_s
-        return self.has_ended_stage
+        is_up = self._limit_s > 0 and now_s - self._began_s + self._longest_step_s + self.room_s > self._limit_s
+        self.has_ended_stage |= is_up  # less room may be kept later, when more was measured
+        return is_up
 
     def begin_stage(self, stage: str) -> None:
         """Steps of another stage are of another length.
@@ -86,7 +87,7 @@ class TimeLimit:
         Raises:
             TimeIsUpError: the limit leaves no time to evaluate it.
         """
-        self._step_began_s, self._longest_step_s = None, 0.0
+        self._step_began_s, self._longest_step_s, self.has_ended_stage = None, 0.0, False
         if self.is_up():
             raise TimeIsUpError(
                 f"run.max_hours = {self._limit_s / 3600:g} leaves no time for the stage {stage} ({self.room_s:.0f} s are kept for its "

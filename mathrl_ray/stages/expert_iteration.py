@@ -78,6 +78,8 @@ class _Rounds:
         self._model_folder = run.model_folder
         """What the next SFT begins from."""
         self._warned: set[str] = set()
+        self._num_skipped = 0
+        """Train problems that the filter passed over when the present round was asked."""
 
     def go_on_after(self, checkpoint: Checkpoint) -> None:
         """Take up what was kept after a round.
@@ -219,6 +221,7 @@ class _Rounds:
         by_id = {problem.problem_id: problem for problem in problems}
         order = [problems[index].problem_id for index in round_questions(plan, len(problems), settings.questions, number)]
         num_wanted, skip, retry = self._num_questions(), curriculum.skip_after, curriculum.retry_after
+        self._num_skipped = len(self._memory.passed_over(by_id, step=number, last_groups=skip, retry_after=retry))
         chosen = choose_problems(order, num_wanted, self._memory, step=number, last_groups=skip, retry_after=retry)
         return [by_id[problem_id] for problem_id in chosen]
 
@@ -264,6 +267,7 @@ class _Rounds:
         return {
             **rollout_metrics(groups),
             "zero_variance_fraction": len(same) / len(groups),
+            **({"num_skipped_problems": self._num_skipped} if self._run.recipe.curriculum.skip_after else {}),
             "num_responses": self._num_responses(groups),
             "num_accepted": len(change.accepted),
             **{f"num_refused_{reason}": reasons.count(reason) for reason in sorted(set(reasons))},

@@ -27,10 +27,9 @@ async def run_study(run: Run, stages: Sequence[StageName]) -> None:
         figures = await _run_stage(run, stage)
         await _save_at_last(run)
         run.stages.append({"name": stage, "policy_version": run.policy_version, **figures, **_spent(run.ledger), **_cut(run)})
-        run.recorder.summary(run.stages)
         low, high = figures["ci95"]
         run.console.say(f"{stage}: accuracy {100 * figures['accuracy']:.1f} % ({100 * low:.1f} to {100 * high:.1f})")
-    run.recorder.summary(run.stages, compare_stages(run))
+        run.recorder.summary(run.stages, compare_stages(run) if len(run.stages) == len(stages) else None)
 
 
 def _take_budget(run: Run, stages: Sequence[StageName]) -> None:

@@ -23,6 +23,18 @@ SMALL = (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+STARTED = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_goes_on():
+    yield
+    for job in STARTED:  # of a test that has failed; a sweep ends its runs
+        if job.poll() is None:
+            job.terminate()
+            job.wait(60)
+
+
 def start(root, model, *overrides):
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     command = [
@@ -34,7 +46,9 @@ def start(root, model, *overrides):
         "run.name=two",
     ]
     with (root / "job.log").open("a") as log:
-        return subprocess.Popen([*command, *SMALL, *overrides], cwd=REPOSITORY, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        job = subprocess.Popen([*command, *SMALL, *overrides], cwd=REPOSITORY, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    STARTED.append(job)
+    return job
 
 
 def statuses(folder):
@@ -42,7 +56,7 @@ def statuses(folder):
     return {each["name"]: each["status"] for each in json.loads(path.read_text())["variants"]} if path.exists() else {}
 
 
-def wait_for(holds, job, limit_s=300.0):
+def wait_for(holds, job, limit_s=400.0):
     until = time.monotonic() + limit_s
     while not holds():
         assert job.poll() is None, "the sweep has ended before"

@@ -195,3 +195,13 @@ def test_tables_are_written_as_toml_has_them():
 def test_a_share_outside_of_the_range_is_refused(keep):
     with pytest.raises(ValueError, match=r"sweep\.keep"):
         hopeless_settings([Standing("a", 1, 2)], keep=keep)
+
+
+def test_a_setting_ends_only_below_the_intervals_of_all_that_are_better():
+    # a's two seeds lie 40 points apart, so that its interval reaches below that of c, which b's does not
+    standings = [
+        Standing("a", 950, 1000),
+        Standing("a", 450, 1000),
+        *[Standing(name, rate * 50, 5000) for name, rate in (("b", 66), ("c", 45), ("d", 4))],
+    ]
+    assert hopeless_settings(standings, seed_sd=0.01) == ["d"]

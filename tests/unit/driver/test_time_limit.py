@@ -157,3 +157,17 @@ async def test_a_stage_that_the_limit_has_cut_short_says_so_in_its_summary_and_n
     await run_study(loop.run, ["baseline", "grpo"])
     assert [stage.get("ended_by") for stage in loop.run.stages] == [None, "max_hours"]
     assert len(loop.diary.of("train_policy")) == 1
+
+
+def test_a_stage_that_was_cut_stays_so_though_less_room_is_kept_later():
+    now_s = [85.5]
+    limit = TimeLimit(100 / 3600, num_evaluated=10, began_s=0.0, clock=lambda: now_s[0])
+    limit.begin_stage("baseline")  # at 85.5 of 100 s, 11 are kept
+    now_s[0] = 89.5
+    assert limit.is_up()
+    with limit.evaluating(10):
+        now_s[0] += 0.1
+    assert not limit.is_up()
+    assert limit.has_ended_stage
+    limit.begin_stage("sft")
+    assert not limit.has_ended_stage

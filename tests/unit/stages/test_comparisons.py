@@ -134,3 +134,19 @@ def test_rivals_without_validations_of_equal_cost_are_not_compared_and_it_says_w
     assert set(equal) == {"text"}
     assert "study.generated_tokens" in equal["text"]
     assert "eval.validate_every" in equal["text"]
+
+
+def test_stages_of_other_test_problems_are_not_compared_and_their_results_stand(run, capsys):
+    finished(run, "expert_iteration", "+" * 20, tokens=100)
+    finished(run, "grpo", "+" * 10, tokens=100)  # the run went on with fewer test problems
+    (neighbours,) = compare_stages(run)["neighbours"]
+    assert neighbours["text"].startswith("grpo and expert_iteration are not compared: ")
+    assert "not about the same problems" in neighbours["text"]
+    assert "not compared at equal cost" in capsys.readouterr().out
+
+
+def test_stages_whose_rows_are_gone_are_not_compared(run):
+    finished(run, "baseline", "+-")
+    finished(run, "sft", "++")
+    (run.recorder.folder / "evaluations" / "baseline-v1.parquet").unlink()
+    assert "are not compared: " in compare_stages(run)["neighbours"][0]["text"]
