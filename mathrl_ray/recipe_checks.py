@@ -288,6 +288,10 @@ def check_stage_settings(recipe: Recipe, stages: Sequence[str]) -> None:
         )
 
 
+LEAST_LEFT = 0.02
+"""The share of a budget that is left over: a round of expert iteration on less would be a whole SFT for next to nothing new."""
+
+
 def token_budget(recipe: Recipe, stages: Sequence[str]) -> int:
     """study.generated_tokens where it is in force: among these stages are both that it puts at equal cost; else 0, for no limit."""
     return recipe.study.generated_tokens if set(stages) >= RIVALS else 0

@@ -35,7 +35,7 @@ class FakeRun:
         run = self.recipe["run"]
         self.name, self.root = run["name"], Path(run["root"])
         self.plan = next((plan[name] for name in plan if self.name.endswith(name)), {})
-        time.sleep(self.plan.get("folder_s", 0.0))
+        time.sleep(self.plan.get("folder_s", 0.0))  # the work of a run, here and below
         self.folder = Path(run["resume"]) if run["resume"] else self._new_folder()
 
     def _new_folder(self):
@@ -72,7 +72,7 @@ class FakeRun:
                 metrics.write(json.dumps({"time_s": 0, "stage": self.stages[-1], "step": step, "policy_version": 0, **row}) + "\n")
         deadline = time.monotonic() + 60
         while self.plan.get("until") and not (self.root / self.plan["until"]).exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(0.02)  # a file that somebody makes wakes nobody
         self.finish()
 
     def finish(self):

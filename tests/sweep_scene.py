@@ -84,7 +84,7 @@ class SweepScene:
         deadline = time.monotonic() + limit_s
         while not holds():
             assert time.monotonic() < deadline, (self.diary("begin"), self.statuses())
-            time.sleep(0.02)
+            time.sleep(0.02)  # files of other processes wake nobody
 
 
 def main(arguments):

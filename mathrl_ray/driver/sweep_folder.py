@@ -78,7 +78,7 @@ class SweepFolder:
             self.entries = [self._entry(run, left.pop((run.setting, run.recipe.run.seed), None), recipe) for run in runs]
             self._left_out = list(left.values())
             self.write()
-        except BaseException:
+        except BaseException:  # a stop or Ctrl-C too: nobody would give the lock back
             self.close()
             raise
 

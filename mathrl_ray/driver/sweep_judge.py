@@ -18,7 +18,7 @@ from pathlib import Path
 from mathrl_ray.config import Recipe
 from mathrl_ray.core.sweep import SEED_SD, Standing, hopeless_settings, is_rung, standings_text
 from mathrl_ray.driver.superseded import row_of
-from mathrl_ray.recipe_checks import RIVALS, num_grpo_steps, num_sft_steps, token_budget
+from mathrl_ray.recipe_checks import LEAST_LEFT, RIVALS, num_grpo_steps, num_sft_steps, token_budget
 
 METRICS_FILE = "metrics.jsonl"
 UNLIKE_SECTIONS = frozenset({"eval", "data", "model"})
@@ -30,8 +30,6 @@ UNLIKE_KEYS = frozenset(
         *(f"grpo.{key}" for key in ("prompts_per_step", "group_size", "dynamic_sampling", "max_replaced", "epochs")),
     }
 )
-ENDS_WITHIN = 0.02
-"""Of a budget: expert iteration begins no round for what is left then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class Rungs:
 
     def is_rung(self, step: int, consumed_tokens: int = 0) -> bool:
         """Whether the rule is asked after a step, by which the stage has consumed so many tokens: not at what may be its last one."""
-        is_followed = not self.budget or consumed_tokens + self.every * self.most_step_tokens < (1 - ENDS_WITHIN) * self.budget
+        is_followed = not self.budget or consumed_tokens + self.every * self.most_step_tokens < (1 - LEAST_LEFT) * self.budget
         return is_followed and step % self.every == 0 and is_rung(step // self.every, self.num_validations)
 
 

@@ -79,7 +79,7 @@ class SweepRuns:
             self._tick()
             if not self._working and (self.is_stopping or not self._waiting()):
                 return
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(TICK_S)  # neither files that grow nor free CPUs wake anybody
 
     async def stop(self) -> None:
         """Tell all runs to save and to end, and wait for it; no other begins. While `work` goes on, or where it has failed."""
@@ -88,7 +88,7 @@ class SweepRuns:
             work.child.stop()
         while self._working and time.monotonic() < until:
             self._tick()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # as above, and shorter: somebody waits for the end
         for name, work in self._working.items():
             self.say(f"warning: {name} did not end within {END_LIMIT_S:g} s of being told to: it is ended by force")
             work.child.kill()

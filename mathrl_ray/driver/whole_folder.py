@@ -31,7 +31,7 @@ async def whole_folder(folder: Path) -> AsyncIterator[Path]:
     try:
         yield aside
         await asyncio.to_thread(publication.publish)
-    except BaseException:
+    except BaseException:  # a stop or Ctrl-C too: what is half written must not look whole
         publication.give_up()
         raise
 

@@ -33,7 +33,7 @@ from mathrl_ray.driver.rows import trajectory_row
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.step_metrics import rollout_metrics
 from mathrl_ray.driver.step_warnings import step_warnings
-from mathrl_ray.recipe_checks import num_round_steps
+from mathrl_ray.recipe_checks import LEAST_LEFT, num_round_steps
 from mathrl_ray.stages.round_sampling import sample_round
 from mathrl_ray.types import OWN_DISTRIBUTION, UNGRADED, Problem, SftExample, Trajectory, TrajectoryGroup
 
@@ -42,8 +42,6 @@ MOST_ENTROPIES = 512
 """Responses of a round whose entropy is measured: enough for a mean, and little beside the training."""
 AT_ONCE = 256
 """Of these, how many go into one call of the learner; a call has a limit in time."""
-LEAST_LEFT = 0.02
-"""The share of the budget that is left over: a round on less would be a whole SFT for next to nothing new."""
 
 
 async def run_expert_iteration(run: Run) -> dict[str, Any]:

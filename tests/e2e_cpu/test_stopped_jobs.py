@@ -273,7 +273,7 @@ client = connect(recorded_head().dashboard)
 began = time.monotonic()
 client.stop_job(job.submission_id)
 while not client.get_job_status(job.submission_id).is_terminal():
-    time.sleep(0.2)
+    time.sleep(0.2)  # Ray has no call that waits for a job
 print(client.get_job_status(job.submission_id).value, time.monotonic() - began)
 """
 
@@ -299,7 +299,7 @@ def test_behaviour_23_ray_job_stop_ends_a_submitted_job_in_order_and_its_status_
         while not re.search(r"grpo step [3-9]", Path(log.name).read_text()):
             assert following.poll() is None, Path(log.name).read_text()
             assert time.monotonic() < deadline, Path(log.name).read_text()
-            time.sleep(0.2)
+            time.sleep(0.2)  # a file that grows wakes nobody
         family = Family(json.loads((home / "state" / "head.json").read_text())["pid"])
         family.look()
         status, seconds = run(sys.executable, "-c", RAY_JOB_STOP).split()
@@ -313,7 +313,7 @@ def test_behaviour_23_ray_job_stop_ends_a_submitted_job_in_order_and_its_status_
         deadline = time.monotonic() + 5
         while (left := family.left(str(runs)))[1] or left[2]:
             assert time.monotonic() < deadline, left
-            time.sleep(0.2)
+            time.sleep(0.2)  # grandchildren's ends are told to nobody
         engines = [
             name for _, name in left[0] if any(word in name for word in ("VLLM", "ray::Learner", "ray::Generator", "watchdog", "keeper"))
         ]

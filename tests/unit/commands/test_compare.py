@@ -1,10 +1,10 @@
-import json
 import subprocess
 import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command_words import record, refused, said
 from evaluation_rows import row, samples, verdicts, write_evaluation
 
 from mathrl_ray.__main__ import main
@@ -24,25 +24,6 @@ def runs(tmp_path):
     write_evaluation(tmp_path / "new", "grpo-chat-v50", verdicts(BEFORE, prompt_name="chat", policy_version=50))
     write_evaluation(tmp_path / "new", "validation-grpo-step10-v10", [row("other")])
     return tmp_path
-
-
-def said(capsys, *words):
-    """What a command prints when it succeeds, with single spaces."""
-    assert main([str(word) for word in words]) == 0
-    return " ".join(capsys.readouterr().out.split())
-
-
-def record(capsys, *words):
-    assert main([str(word) for word in words]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def refused(capsys, *words):
-    assert main([str(word) for word in words]) == 1
-    told = capsys.readouterr()
-    assert told.err.startswith("error: ")
-    assert not told.out
-    return told.err
 
 
 def test_two_runs_are_compared_by_the_newest_evaluation_of_their_last_stages(runs, capsys):

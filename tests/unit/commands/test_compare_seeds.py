@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from command_words import record, refused, said
 from evaluation_rows import verdicts, write_evaluation
 
-from mathrl_ray.__main__ import main
 from mathrl_ray.core.seed_figures import over_seeds
 from mathrl_ray.core.statistics import wilson_interval
 
@@ -32,21 +32,6 @@ def write_sweep(root, name, variants):
     (root / name).mkdir()
     (root / name / "sweep.json").write_text(json.dumps({"variants": variants}))
     return root / name
-
-
-def said(capsys, *words):
-    assert main([str(word) for word in words]) == 0
-    return " ".join(capsys.readouterr().out.split())
-
-
-def record(capsys, *words):
-    assert main([str(word) for word in words]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def refused(capsys, *words):
-    assert main([str(word) for word in words]) == 1
-    return capsys.readouterr().err
 
 
 @pytest.fixture

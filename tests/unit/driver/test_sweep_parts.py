@@ -185,7 +185,7 @@ def ended(child, limit_s=60):
     deadline = time.monotonic() + limit_s
     while child.status is None:
         assert time.monotonic() < deadline, child.lines()
-        time.sleep(0.05)
+        time.sleep(0.05)  # looked at again and again, as a sweep does
     return child.status
 
 
@@ -326,7 +326,7 @@ follow(line, lambda: time.monotonic() - heard[0] if heard else None)
 print(told["word"], flush=True)
 until = time.monotonic() + 5
 while len(heard) < 2 and time.monotonic() < until:
-    time.sleep(0.01)
+    time.sleep(0.01)  # a signal is heard between two looks
     if heard and time.monotonic() > heard[0] + 0.5:
         break
 print(len(heard), flush=True)
@@ -345,7 +345,7 @@ def test_a_run_that_is_told_in_several_ways_at_once_hears_one_signal(tmp_path, w
         match way:
             case "signal":
                 child._process.send_signal(signal.SIGTERM)
-                time.sleep(0.1)
+                time.sleep(0.1)  # two words one after the other, not at once
             case "line":
                 child.stop()
             case "gone":
