@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 
 from mathrl_ray.commands import arguments
 from mathrl_ray.config import Recipe
-from mathrl_ray.recipe_file import parse_value
 
 CHECK_LOSS_EPILOG = '''
 example, my_loss.py:
@@ -92,6 +91,12 @@ def _run(options: argparse.Namespace) -> int:
             return arguments.compare(options)
         case "analyse":
             return arguments.analyse(options)
+        case "report":
+            return arguments.report(options)
+        case "show":
+            return arguments.show(options)
+        case "replay":
+            return arguments.replay(options)
         case _:
             return check_loss(options.function, options.kwargs)
 
@@ -118,6 +123,9 @@ def _parser() -> argparse.ArgumentParser:
     arguments.add_preflight(commands)
     arguments.add_compare(commands)
     arguments.add_analyse(commands)
+    arguments.add_report(commands)
+    arguments.add_show(commands)
+    arguments.add_replay(commands)
     return parser
 
 
@@ -155,9 +163,10 @@ def check_loss(spec: str, keywords: Sequence[str] = ()) -> int:
     from rich.table import Table
     from rich.text import Text
 
+    from mathrl_ray.commands.named_losses import loss_function
     from mathrl_ray.core import loss_check
 
-    name, function = _loss_function(spec, keywords)
+    name, function = loss_function(spec, keywords, key="check-loss")
     findings = loss_check.check_loss(function)
     table = Table(title=Text(name), title_justify="left")
     table.add_column("try", no_wrap=True)
@@ -169,26 +178,6 @@ def check_loss(spec: str, keywords: Sequence[str] = ()) -> int:
     num_faults = sum(finding.verdict == "fault" for finding in findings)
     print(f"{name}: {num_faults} of {len(findings)} tries found a fault")
     return 1 if num_faults else 0
-
-
-def _loss_function(spec: str, keywords: Sequence[str]) -> tuple[str, Any]:
-    from mathrl_ray.custom import load_file, load_function, public_functions
-
-    if spec.endswith(".py"):
-        names = public_functions(load_file(Path(spec)))
-        if len(names) != 1:
-            found = f"holds {', '.join(names)}" if names else "holds no public function"
-            raise ValueError(f"{spec} {found}: name the loss as {spec}:{names[0] if names else 'FUNCTION'}")
-        spec = f"{spec}:{names[0]}"
-    return spec, load_function(spec, key="check-loss", kwargs=dict(_keyword(word) for word in keywords))
-
-
-def _keyword(argument: str) -> tuple[str, Any]:
-    """A name and its value, read as a recipe's overrides are."""
-    name, separator, text = argument.partition("=")
-    if not separator or not name.isidentifier():
-        raise ValueError(f"{argument!r}: a keyword argument of the loss is name=value, for example power=0.5")
-    return name, parse_value(text)
 
 
 def _read(run: Path, name: str) -> str:

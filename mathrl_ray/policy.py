@@ -1,6 +1,7 @@
 """A language model seen as a policy of reinforcement learning: a state is a text, an action a token, an episode one response.
 
-For teaching and inspection: called from notebooks and by hand, by no stage (those use actors/generator.py, which is many times faster).
+For teaching and inspection: called from notebooks and by hand, by no stage (those use actors/generator.py, which is many times faster);
+commands/replayed_step.py asks it which ids end a response.
 Knows transformers and one model in this process; no engine, no Ray, no recipe.
 
     prompt --State--> sample_action --token id--> next_state --State--> sample_action --> ...  until `</answer>`, EOS or max_steps
@@ -72,6 +73,13 @@ def _decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
     return tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
+def stop_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """The ids that end a response, as vLLM finds them too: those of the model's generation config, and the tokenizer's EOS."""
+    of_model = model.generation_config.eos_token_id
+    ids = of_model if isinstance(of_model, list) else [of_model]
+    return frozenset(token_id for token_id in (*ids, tokenizer.eos_token_id) if token_id is not None)
+
+
 class LanguageModelAsPolicy:
     """pi(action | state): sampling from it, and its log-probabilities, in nats.
 
@@ -120,10 +128,8 @@ class LanguageModelAsPolicy:
 
     @property
     def stop_token_ids(self) -> frozenset[int]:
-        """The ids that end a response: the generation config's and the tokenizer's EOS."""
-        of_model = self.model.generation_config.eos_token_id
-        ids = of_model if isinstance(of_model, list) else [of_model]
-        return frozenset(token_id for token_id in (*ids, self.tokenizer.eos_token_id) if token_id is not None)
+        """The ids that end a response."""
+        return stop_token_ids(self.model, self.tokenizer)
 
     def sample_action(
         self,

@@ -19,6 +19,7 @@ LAYERS = (
     {"actors"},
     {"driver", "cs336"},
     {"stages"},
+    {"report"},
     {"commands"},
     {"job", "sweep_job"},
     {"entry", "__main__"},

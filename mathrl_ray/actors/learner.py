@@ -8,10 +8,8 @@ share of every batch. A loss is always divided by counts of the whole batch, so 
 import gc
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from mathrl_ray.actors.learner_dump import write_dump
@@ -153,7 +151,7 @@ class Learner:
 
         With one step a batch the proximal policy is the learner itself; with more, its log-probabilities are computed once, beforehand.
         """
-        from mathrl_ray.actors.learner_steps import PolicyBatch, example_of
+        from mathrl_ray.actors.learner_steps import PolicyBatch, example_of, mean_of_steps, minibatches
 
         began, grpo, max_tokens = time.monotonic(), self._recipe.grpo, self._recipe.generator.max_tokens
         examples = [example_of(trajectory) for trajectory in batch]
@@ -161,30 +159,19 @@ class Learner:
         reference = None if self._reference is None else self._logprobs(self._reference, examples, sampling)
         steps: list[dict[str, float]] = []
         behaviour: Sequence[Sequence[float]] = proximal or ()
-        for rows in self._minibatches(len(batch)):
+        for rows in minibatches(len(batch), grpo, self._random):
             chosen = [None if values is None else [values[row] for row in rows] for values in (proximal, reference)]
             part = PolicyBatch([batch[row] for row in rows], chosen[0], chosen[1], self._policy_version, max_tokens)
             metrics, log_probs = self._policy_step(part, sampling)
             steps.append(metrics)
             behaviour = behaviour or log_probs
         num_tokens = sum(step["num_tokens"] for step in steps)
-        metrics = _mean_of_steps(steps) | self._throughput(num_tokens, len(batch) * grpo.epochs, time.monotonic() - began)
+        metrics = mean_of_steps(steps) | self._throughput(num_tokens, len(batch) * grpo.epochs, time.monotonic() - began)
         generator_logprobs = [trajectory.completion.logprobs for trajectory in batch]
         metrics["importance_ratio_mean"] = mean_importance_ratio(behaviour, generator_logprobs)
         metrics["mismatch_kl"] = mismatch_kl(behaviour, generator_logprobs)
         num_applied = len(steps) - int(metrics["skipped_updates"])
         return PolicyUpdate(metrics=metrics, learner_logprobs=tuple(map(tuple, behaviour)), num_optimizer_steps=num_applied)
-
-    def _minibatches(self, num_rows: int) -> Iterator[list[int]]:
-        """Rows of each optimizer step; shuffled when there is more than one, so that no step sees one prompt's siblings alone."""
-        grpo = self._recipe.grpo
-        rows = list(range(num_rows))
-        num_parts = min(grpo.minibatches, num_rows)
-        ends = [round(num_rows * part / num_parts) for part in range(num_parts + 1)]
-        for _ in range(grpo.epochs):
-            if grpo.minibatches > 1:
-                self._random.shuffle(rows)
-            yield from (rows[start:end] for start, end in pairwise(ends))
 
     def _policy_step(self, batch: Any, sampling: SamplingSettings) -> tuple[dict[str, float], list[list[float]]]:
         """One optimizer step. Returns its metrics and the learner's log-probabilities from before it, in the batch's order."""
@@ -317,13 +304,3 @@ class Learner:
             flops = training_flops(self._num_parameters, self._num_layers, self._hidden_size, int(num_tokens), mean_length, frozen=frozen)
             metrics["mfu"] = flops / seconds / (peak * self._group.num_ranks)
         return metrics
-
-
-def _mean_of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Means over a batch's optimizer steps; skipped ones are counted, and left out of the gradient norm where another was not."""
-    names = dict.fromkeys(name for step in steps for name in step)
-    metrics = {name: fmean(step[name] for step in steps if name in step) for name in names}
-    metrics["skipped_updates"] = sum(step["skipped_updates"] for step in steps)
-    if norms := [step["grad_norm"] for step in steps if not step["skipped_updates"]]:
-        metrics["grad_norm"] = fmean(norms)
-    return metrics

@@ -1,13 +1,15 @@
 """One rank's share of a batch: micro-batches in, gradients and totals out.
 
-Called by learner.py. Knows the engine and the losses' records; knows no stage and no schedule. Every number that is returned is of the
-whole batch, the same on every rank.
+Called by learner.py, and by commands/replayed_step.py for a saved batch. Knows the engine and the losses' records; knows no stage and no
+schedule. Every number that is returned is of the whole batch, the same on every rank.
 """
 
 import math
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -20,6 +22,7 @@ from mathrl_ray.core.batching import micro_batches, padding_fraction
 from mathrl_ray.core.loss_batch import LossFunction, LossInput, LossResult, as_result, metric_shares, result_fault
 from mathrl_ray.core.losses import aggregate, sft_loss
 from mathrl_ray.core.tokenization import PaddedBatch, pad_batch, pad_response_values, unpad
+from mathrl_ray.sections import GrpoSection
 from mathrl_ray.types import ResponseStatistics, SamplingSettings, SftExample, Trajectory
 
 LossOfRows = Callable[[Sequence[int], PaddedBatch, Tensor, Tensor], tuple[LossResult, dict[str, float]]]
@@ -170,6 +173,27 @@ def policy_loss_of(batch: PolicyBatch, function: LossFunction) -> LossOfRows:
         return result, metric_shares({"entropy_nats": entropy, **result.metrics}, given)
 
     return loss_of
+
+
+def minibatches(num_rows: int, grpo: GrpoSection, draw: random.Random) -> Iterator[list[int]]:
+    """Rows of each optimizer step of one batch; shuffled when there is more than one, so that no step sees one prompt's siblings alone."""
+    rows = list(range(num_rows))
+    num_parts = min(grpo.minibatches, num_rows)
+    ends = [round(num_rows * part / num_parts) for part in range(num_parts + 1)]
+    for _ in range(grpo.epochs):
+        if grpo.minibatches > 1:
+            draw.shuffle(rows)
+        yield from (rows[start:end] for start, end in pairwise(ends))
+
+
+def mean_of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means over a batch's optimizer steps; skipped ones are counted, and left out of the gradient norm where another was not."""
+    names = dict.fromkeys(name for step in steps for name in step)
+    metrics = {name: fmean(step[name] for step in steps if name in step) for name in names}
+    metrics["skipped_updates"] = sum(step["skipped_updates"] for step in steps)
+    if norms := [step["grad_norm"] for step in steps if not step["skipped_updates"]]:
+        metrics["grad_norm"] = fmean(norms)
+    return metrics
 
 
 def own_loss(function: LossFunction) -> LossFunction:

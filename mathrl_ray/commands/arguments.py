@@ -76,6 +76,40 @@ def analyse(options: argparse.Namespace) -> int:
     return look(AnalyseOptions(**_given(options, AnalyseOptions)))
 
 
+def show(options: argparse.Namespace) -> int:
+    """Prints what a run sampled, finished or still at work: prompts, responses, rewards with their parts, advantages, versions, staleness,
+    why one was dropped. Without an option: what the run has, and a right and a wrong sample of its newest. --step, --problem and
+    --outcome each choose among its responses, and go together."""
+    from mathrl_ray.commands.show import ShowOptions
+    from mathrl_ray.commands.show import show as look
+
+    return look(ShowOptions(**_given(options, ShowOptions)))
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Computes losses on the saved batch of a training step, at the weights before it: loss, gradient norm, clip fraction, and the cosines
+    between their gradients. Generates nothing, starts no engine. The run's own loss comes first, beside what metrics.jsonl says. A method
+    sets its own [loss] and [advantage] keys, and its advantages are taken anew from the saved rewards; all else stays the run's. Weights:
+    the checkpoint before the step, or the nearest one from which the steps between are done again; a run with run.checkpoint_every = 1
+    and a large run.keep_last has every one. --weights takes any other model, at which the figures are not those of the run."""
+    from mathrl_ray.commands.replay import ReplayOptions
+    from mathrl_ray.commands.replay import replay as look
+
+    return look(ReplayOptions(**_given(options, ReplayOptions)))
+
+
+def report(options: argparse.Namespace) -> int:
+    """Makes one HTML file that tells what runs did: results with intervals, curves against steps, generated tokens and time, who worked
+    when, levels and subjects, outcomes, failures and examples, settings and how runs differ. It needs no network and no other file. Runs
+    that are at work may be named too; several are overlaid, and those that differ by their seed alone have a mean with its band. RUN may
+    be a study over seeds or a sweep, which stands for its runs. With --figures each figure and table becomes a file too. Without --output
+    the page is report.html in the run's folder, of several runs in the present one."""
+    from mathrl_ray.commands.report import ReportOptions
+    from mathrl_ray.commands.report import report as make
+
+    return make(ReportOptions(**_given(options, ReportOptions)))
+
+
 def add_compare(commands: Any) -> None:
     add = _parser(commands, "compare", "is one run's checkpoint better than another's, on the same problems", compare)
     add("runs", nargs="*", type=Path, metavar="RUN", help="a run directory, a file of its evaluations, a study over seeds, or a sweep")
@@ -95,6 +129,49 @@ def add_analyse(commands: Any) -> None:
     add("--examples", metavar="N", type=int, dest="num_examples", default=10, help="of each kind of failure (10)")
     _limits(add, "one answer")
     _for_programs(add)
+
+
+def add_report(commands: Any) -> None:
+    add = _parser(commands, "report", "one HTML file of what runs did, also while they run; figures for a paper", report)
+    add("runs", nargs="+", type=Path, metavar="RUN", help="a run directory, a study over seeds, or a sweep")
+    add("--output", metavar="FILE", type=Path, default=None, help="the page; default: RUN/report.html, of several runs ./report.html")
+    add(
+        "--figures",
+        metavar="DIR",
+        type=Path,
+        default=None,
+        help="also write figures (SVG, PDF, PNG, CSV) and tables (Markdown, LaTeX, CSV)",
+    )
+
+
+def add_show(commands: Any) -> None:
+    add = _parser(commands, "show", "prompts, responses and rewards of a run, also while it is at work", show)
+    add("run", type=Path, metavar="RUN", help="a run directory")
+    _text(add, "--stage", "STAGE", "sft, grpo, ...; default: the last one that has what is asked for, with --problem all")
+    add("--step", metavar="N", type=_count, default=None, help="a training step (a round of expert iteration): all that it took")
+    _text(add, "--problem", "ID", "one problem through the whole run: groups, validations, evaluations")
+    _text(add, "--outcome", "NAME", "correct, wrong, no_answer, ... of the newest evaluation or step")
+    add("--limit", metavar="K", type=_none_or_more, default=None, help="responses to print (10; of a problem 40); 0: all")
+    add("--full", action="store_true", help="print prompts and responses whole, however long")
+    add("--json", action="store_true", help="print all that is found as JSON, one object a response")
+
+
+def add_replay(commands: Any) -> None:
+    add = _parser(commands, "replay", "several losses and their gradients on a saved batch, without generation", replay)
+    add("run", type=Path, metavar="RUN", help="a run directory")
+    add("--step", metavar="N", type=_count, required=True, help="the training step whose batch is taken")
+    losses = "logged (the run's own), a method (grpo, dr_grpo, dapo, ...), or path/file.py:function as check-loss takes it"
+    add("--loss", metavar="LOSS", nargs="+", action="extend", dest="losses", default=[], help=losses)
+    _text(add, "--stage", "STAGE", "grpo, which is the default, is the one stage that has such batches")
+    add("--weights", metavar="FOLDER", type=Path, default=None, help="any model folder in place of the weights before the step")
+    add("--json", action="store_true", help="print all of it as JSON")
+
+
+def _none_or_more(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number}: 0 (all) or more")
+    return number
 
 
 def _which_evaluation(add: Add) -> None:

@@ -78,8 +78,7 @@ def ensure_base_model(
         settings: part of the folder's name, with the seed, the prompt and the code's version.
         progress: called with (steps done, steps in all) after every training step.
     """
-    identity = _identity(seed, settings)
-    folder = cache_root / hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    identity, folder = _identity(seed, settings), base_model_folder(cache_root, seed=seed, settings=settings)
     if folder.is_dir():
         return folder
     aside = cache_root / f".{folder.name}-{uuid.uuid4().hex}"
@@ -91,6 +90,12 @@ def ensure_base_model(
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return folder
+
+
+def base_model_folder(cache_root: Path, *, seed: int, settings: BaseModelSettings = BaseModelSettings()) -> Path:
+    """Where `ensure_base_model` keeps it, whether or not it is there."""
+    identity = json.dumps(_identity(seed, settings), sort_keys=True)
+    return cache_root / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 def _identity(seed: int, settings: BaseModelSettings) -> dict[str, Any]:

@@ -107,12 +107,6 @@ def test_adapters_of_a_model_that_keeps_its_weights_transposed_are_merged_as_the
     torch.testing.assert_close(fresh(ids).logits, expected, atol=1e-5, rtol=0)
 
 
-def test_minibatches_that_do_not_divide_the_rows_are_as_many_and_nearly_even(begin):
-    learner = begin(grpo={"minibatches": 4, "prompts_per_step": 4, "group_size": 4})
-    assert [len(rows) for rows in learner._minibatches(5)] == [1, 1, 2, 1]
-    assert [len(rows) for rows in learner._minibatches(2)] == [1, 1]
-
-
 def count_passes(monkeypatch):
     """How many passes without and with a gradient were asked for."""
     counts = {"without": 0, "with": 0}

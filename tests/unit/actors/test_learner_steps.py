@@ -1,5 +1,6 @@
 """The learner's micro-batches without an engine: what belongs together stays together."""
 
+import random
 from dataclasses import replace
 
 import torch
@@ -7,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import made_up_trajectories
 
-from mathrl_ray.actors.learner_steps import PolicyBatch, example_of, rank_share, token_versions
+from mathrl_ray.actors.learner_steps import PolicyBatch, example_of, minibatches, rank_share, token_versions
 from mathrl_ray.actors.process_group import ProcessGroup
 from mathrl_ray.core.tokenization import pad_batch, unpad
+from mathrl_ray.sections import GrpoSection
 
 
 def marked(num, seed):
@@ -65,3 +67,17 @@ def test_ranks_run_the_model_and_its_head_equally_often(num, seed, num_ranks):
     assert len({len(share) for share in shares}) == 1
     for together in zip(*shares, strict=True):
         assert len({micro_batch.num_chunks for micro_batch in together}) == 1
+
+
+def test_minibatches_that_do_not_divide_the_rows_are_as_many_and_nearly_even():
+    grpo = GrpoSection(minibatches=4)
+    assert [len(rows) for rows in minibatches(5, grpo, random.Random(0))] == [1, 1, 2, 1]
+    assert [len(rows) for rows in minibatches(2, grpo, random.Random(0))] == [1, 1]
+
+
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 3), st.integers(0, 9))
+def test_every_row_is_in_one_minibatch_of_each_epoch(num_rows, num_minibatches, epochs, seed):
+    grpo = GrpoSection(minibatches=num_minibatches, epochs=epochs)
+    parts = list(minibatches(num_rows, grpo, random.Random(seed)))
+    assert len(parts) == epochs * min(num_minibatches, num_rows)
+    assert sorted(row for part in parts for row in part) == sorted(list(range(num_rows)) * epochs)

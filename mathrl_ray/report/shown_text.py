@@ -1,0 +1,106 @@
+"""Texts of models and of data as a page shows them: what is unseen is made visible, what is long is cut in its middle.
+
+Called by the page for everything that it prints, by examples.py and failures.py. Pure. Escaping HTML is the template's (autoescape); this
+is about what escaping leaves: marks that turn the direction of a line, control bytes, spaces without width, and megabytes.
+"""
+
+import re
+from dataclasses import dataclass
+from html import escape
+
+LONGEST_SHOWN = 4_000
+"""Characters of a text that a page shows without being asked."""
+LONGEST_WHOLE = 20_000
+"""Characters of a text that a page keeps whole, folded away."""
+WHOLE_TEXTS_BYTES = 2_000_000
+"""Of all that is folded away in one page, escaped and in UTF-8."""
+
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def visible(text: str) -> str:
+    """A text with every control character, direction mark, space without width and lone surrogate written out.
+
+    Line ends and tabs stay. C0 control bytes become their pictures, all else its code point in brackets.
+
+    >>> visible("a\\x00b \\u202ecba\\u202c")
+    'a␀b ⟦U+202E⟧cba⟦U+202C⟧'
+    """
+    return _UNSEEN.sub(_written_out, text.replace("\r\n", "\n")) if _UNSEEN.search(text) else text
+
+
+def brief(text: str | None, most: int = 400) -> str:
+    """A text that belongs into a line or a cell: its start, and how long it is where that is not all.
+
+    >>> brief("abcdef", most=3)
+    'abc... (6 characters)'
+    """
+    given = text or ""
+    return visible(given) if len(given) <= most else f"{visible(given[:most])}... ({len(given):,} characters)"
+
+
+def end_of(text: str | None, most: int) -> str:
+    """As `brief`, but its end: of a response, where the answer stands.
+
+    >>> end_of("abcdef", most=3)
+    '(6 characters) ...def'
+    """
+    given = text or ""
+    return visible(given) if len(given) <= most else f"({len(given):,} characters) ...{visible(given[-most:])}"
+
+
+def _written_out(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else f"⟦U+{code:04X}⟧"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownText:
+    """A text ready to be printed into a page."""
+
+    start: str
+    """All of it where it is short."""
+    end: str
+    """"" where nothing is left out."""
+    num_characters: int
+    """Of the whole."""
+    num_left_out: int
+    whole: str
+    """"" where nothing is left out, or where the whole is too long to be kept."""
+
+
+class TextBudget:
+    """Cuts texts, and keeps whole ones as long as a page has room for them."""
+
+    def __init__(self, whole_texts_bytes: int = WHOLE_TEXTS_BYTES) -> None:
+        self._left_bytes = whole_texts_bytes
+
+    def shown(self, text: str | None, most: int = LONGEST_SHOWN) -> ShownText:
+        """
+        Args:
+            text: anything; None is an empty text.
+            most: characters that are shown at once: a longer text's first and last half of that.
+
+        >>> TextBudget().shown("0123456789", most=4)
+        ShownText(start='01', end='89', num_characters=10, num_left_out=6, whole='0123456789')
+        """
+        given = text or ""
+        if len(given) <= most:
+            return ShownText(visible(given), "", len(given), 0, "")
+        half = most // 2
+        left_out = len(given) - 2 * half
+        return ShownText(visible(given[:half]), visible(given[-half:]), len(given), left_out, self._whole(given))
+
+    def _whole(self, text: str) -> str:
+        if len(text) > LONGEST_WHOLE:
+            return ""
+        whole = visible(text)
+        num_bytes = len(escape(whole).encode())
+        if num_bytes > self._left_bytes:
+            return ""
+        self._left_bytes -= num_bytes
+        return whole
