@@ -53,6 +53,7 @@ if ldd --version 2>&1 | grep -qi musl; then fail "this Linux uses musl; $platfor
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
+source cluster/progress.sh
 venv=$root/.venv
 python=$venv/bin/python
 stamp=$venv/.mathrl-installed  # "extra hash root" of the install that is complete
@@ -72,7 +73,9 @@ echo "install: making .venv for $extra ($platforms)"
 state=${MATHRL_STATE_DIR:-$root/cluster/.state}
 mkdir -p "$state"
 exec 9>"$state/install.lock"
+phase install "waiting for the install that holds $state/install.lock"
 flock -w 1800 9 || fail "another install has held $state/install.lock for 30 minutes"
+phase_end
 if is_complete; then
     echo "install: .venv was completed for $extra by another run in the meantime"
     exit 0
@@ -109,6 +112,7 @@ fi
 if [[ ! -d $venv || ${#clear[@]} -gt 0 ]]; then
     base_python=$(find_python)
     echo "install: $("$base_python" --version) at $base_python"
+    phase install "making $venv"
     "$base_python" -m venv "${clear[@]}" "$venv" 2>&1 | tee -a "$log" ||
         fail "could not make $venv (Debian, Ubuntu: apt-get install python3-venv); log: $log"
 fi
@@ -150,7 +154,9 @@ export UV_PYTHON_DOWNLOADS=never UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-300}
 if [[ -n ${PIP_INDEX_URL:-} ]]; then export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$PIP_INDEX_URL}; fi # uv reads no pip settings
 uv() { "$venv/bin/uv" pip install --python "$python" "$@" 2>&1 | tee -a "$log"; }
 
+phase install "installing uv"
 "$python" -m pip install --quiet --disable-pip-version-check uv 2>&1 | tee -a "$log" || fail "pip could not install uv; log: $log"
+phase install "downloading and installing the packages (uv's words come at the end; several GB at the first time)"
 uv "${overrides[@]}" "${torch_source[@]}" -e ".[$extra,dev]" || fail "uv could not install the packages; log: $log"
 
 # --- FlashAttention, which only NVIDIA GPUs have ----------------------------------------------------------------------
@@ -161,11 +167,13 @@ build_flash_attn_from_source() {
     jobs=$(awk '/MemTotal/ {print int($2 / 8388608)}' /proc/meminfo) # one compiler can take 8 GiB
     jobs=$((jobs < 1 ? 1 : jobs > cores ? cores : jobs))
     echo "install: compiling FlashAttention with $jobs jobs"
+    phase install "compiling FlashAttention"
     MAX_JOBS=$jobs uv --no-build-isolation flash-attn || fail "FlashAttention did not compile; log: $log"
 }
 
 ready_made_flash_attn() { "$venv/bin/uv" pip install --python "$python" --only-binary :all: flash-attn >>"$log" 2>&1; }
 
+phase install "looking for a wheel of FlashAttention"
 if [[ $extra == gpu ]] && ! has_flash_attn && ! ready_made_flash_attn; then
     if [[ $build_flash_attn == yes ]]; then
         build_flash_attn_from_source
@@ -178,6 +186,7 @@ fi
 # --- does every engine start? -----------------------------------------------------------------------------------------
 
 echo "install: importing every engine once, which also compiles their bytecode"
+phase install "importing every engine"
 "$python" cluster/check_imports.py torch vllm deepspeed ray transformers datasets math_verify pyarrow 2>>"$log" ||
     fail "an engine cannot be imported: see above and $log"
 rm -f "$unfinished"

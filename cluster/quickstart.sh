@@ -34,6 +34,7 @@ done
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
+source cluster/progress.sh
 python=$root/.venv/bin/python
 recipe=jobs/recipes/arithmetic_cpu.toml
 runs=$(realpath -m "${MATHRL_RUNS:-$HOME/mathrl_runs}")
@@ -47,7 +48,9 @@ bash cluster/install.sh "${MATHRL_EXTRA:-cpu}"
 installed_s=$SECONDS
 settings=("run.root=$runs" "run.commit=$commit" "$@")
 "$python" jobs/study.py "$recipe" --check "${settings[@]}" # a mistyped key shows now, not after the head's start
+phase quickstart "starting the Ray head"
 "$python" -m cluster.head start
+phase_end
 started_s=$SECONDS
 status=0
 "$python" -m cluster.submit -- python jobs/study.py "$recipe" "${settings[@]}" || status=$?

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SUBMIT_LIMIT_S = 120
 END_LIMIT_S = 30
+LINE_EVERY_S = 10
 """How long the status may lag behind the end of the log."""
 
 
@@ -63,15 +64,26 @@ def follow(client: "JobSubmissionClient", job_id: str) -> "JobDetails":
 async def _print_log(client: "JobSubmissionClient", job_id: str, num_printed: int) -> int:
     """Prints the log past its first `num_printed` characters until the stream ends; returns how many have been printed then."""
     position = 0
+    waiting = asyncio.create_task(_say_that_it_starts(job_id, time.monotonic()))
     try:
         async for text in client.tail_job_logs(job_id):
+            waiting.cancel()
             fresh = text[max(0, num_printed - position) :]
             print(fresh, end="", flush=True)
             position += len(text)
             num_printed += len(fresh)
     except RuntimeError as error:
         print(f"submit: {error}", file=sys.stderr)  # the dashboard dropped the line: the status tells whether the job goes on
+    finally:
+        waiting.cancel()
     return num_printed
+
+
+async def _say_that_it_starts(job_id: str, began_s: float) -> None:
+    """Until the log has a first line: Ray unpacks the folder and starts a Python."""
+    while True:
+        await asyncio.sleep(LINE_EVERY_S)
+        print(f"submit: {job_id} has not said anything, {time.monotonic() - began_s:.0f} s so far", file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str]) -> int:

@@ -30,6 +30,7 @@ from mathrl_ray.sections import (
     SftSection,
     StudySection,
     SweepSection,
+    TrackersSection,
 )
 
 
@@ -56,6 +57,7 @@ class Recipe(Section):
     grpo: GrpoSection = GrpoSection()
     loss: LossSection = LossSection()
     advantage: AdvantageSection = AdvantageSection()
+    trackers: TrackersSection = TrackersSection()
     study: StudySection = StudySection()
     sweep: SweepSection = SweepSection()
 

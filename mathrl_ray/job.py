@@ -32,6 +32,7 @@ from mathrl_ray.driver.resume import Resumption, find_resumption
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.stopping import END_LIMIT_S, Stopping, farewell
 from mathrl_ray.driver.time_limit import TimeLimit
+from mathrl_ray.driver.trackers import tracking
 from mathrl_ray.sections import BUILTIN, StageName
 from mathrl_ray.stages.gold_check import check_golds
 from mathrl_ray.stages.inputs import Inputs, load_inputs, prepare_model
@@ -101,7 +102,8 @@ def run_job(recipe: Recipe, stages: Sequence[StageName], stopping: Stopping) -> 
             recorder.digests(_digests(recipe, inputs))
             console.say(f"run directory {recorder.folder}")
             console.say(f"dashboard {dashboard_url() or 'is off'}; engines on {device.kind}, since {device.reason}")
-            summaries = asyncio.run(_with_actors(job, device, recorder))
+            with console.live(recorder.folder.name, stages), recorder.watched(console), tracking(recorder, recipe, console.say):
+                summaries = asyncio.run(_with_actors(job, device, recorder))
     console.table(summaries, caption=protocol(recipe))
     console.say(f"run directory {recorder.folder}")
 

@@ -336,6 +336,16 @@ class AdvantageSection(Section):
     kwargs: dict[str, Any] = Field({}, description="keyword arguments of advantage.function")
 
 
+class TrackersSection(Section):
+    """Who is told of a run's numbers while it goes on, beside its own files. TensorBoard always is: <run>/tensorboard/."""
+
+    wandb: Literal["auto", "off", "online"] = Field(
+        "auto", description="Weights & Biases; auto: offline, under <run>/wandb, where its package is installed; online needs a login"
+    )
+    wandb_project: str = Field("mathrl_ray", min_length=1, max_length=100, description="the project that runs go to there")
+    num_samples: NonNegativeInt = Field(4, description="responses of each evaluation that TensorBoard shows as text; 0: none")
+
+
 class StudySection(Section):
     stages: Annotated[list[StageName], Field(min_length=1)] = ["baseline", "sft", "sft_filtered", "expert_iteration", "grpo"]
     seeds: list[NonNegativeInt] = Field([], description="values of run.seed, for one run each and their means; none: run.seed alone")

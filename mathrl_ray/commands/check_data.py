@@ -12,7 +12,7 @@ from pathlib import Path
 from mathrl_ray.actors.gold_judge import GoldJudge
 from mathrl_ray.commands.checked_file import CheckedFile, mark_bad, read_checked, short_names
 from mathrl_ray.commands.clean_files import clean_paths, write_clean
-from mathrl_ray.commands.display import plain_table, progress, show
+from mathrl_ray.commands.display import busy, plain_table, progress, show
 from mathrl_ray.commands.prompt_lengths import Lengths, over_long, prompt_lengths
 from mathrl_ray.data.gold_lint import REMARKS, Fault, golds_to_judge, in_a_box, lint, overlaps
 from mathrl_ray.data.rows import DataError
@@ -48,9 +48,13 @@ def check_data(options: CheckOptions) -> int:
     """
     _check_options(options)
     paths = clean_paths(options.write_clean, options.files) if options.write_clean else {}
-    lengths = prompt_lengths(options.prompt, options.tokenizer) if options.tokenizer else None
     names = short_names(options.files)
-    files = [read_checked(spec, names[spec], options.columns) for spec in options.files]
+    with busy("reading") as tell:
+        lengths = prompt_lengths(options.prompt, options.tokenizer) if options.tokenizer else None
+        files = []
+        for spec in options.files:
+            tell(f"reading {spec}")
+            files.append(read_checked(spec, names[spec], options.columns))
     counts = [Counter[str]() for _ in files]
     for file, count in zip(files, counts, strict=True):
         for _, problem_id, reason in file.unusable:
@@ -85,10 +89,16 @@ def _faults(files: Sequence[CheckedFile], options: CheckOptions, lengths: Length
         with progress("reading golds", len(golds)) as advance:
             judge.judge([(in_a_box(gold), gold) for gold in golds], advance)
         for file in files:
-            yield from lint(file.problems, judge.verdict)
+            yield from _all(f"looking at {file.name}", lint(file.problems, judge.verdict))
             if lengths:
-                yield from over_long(file.problems, lengths, options.max_prompt_tokens)
-        yield from overlaps({file.name: file.problems for file in files}, judge.verdict)
+                yield from _all(f"measuring prompts of {file.name}", over_long(file.problems, lengths, options.max_prompt_tokens))
+        yield from _all("comparing the files", overlaps({file.name: file.problems for file in files}, judge.verdict))
+
+
+def _all(what: str, faults: Iterable[Fault]) -> list[Fault]:
+    """Found before the first of them is printed, so that progress does not stand between their lines."""
+    with busy(what):
+        return list(faults)
 
 
 def _summary(files: Sequence[CheckedFile], counts: Iterable[Mapping[str, int]]) -> int:

@@ -1,10 +1,12 @@
 """What a person sees of the commands: a progress bar while they work, tables at the end.
 
-Called by grade.py, check_data.py, compare.py and analyse.py. Progress goes to stderr, tables to stdout. A log is no terminal: whole lines
-there, at a fixed width, which tables have on a narrow terminal too: they would lose their numbers.
+Called by the commands. Progress goes to stderr, tables to stdout. A log is no terminal (nor is what MATHRL_VIEW=plain, CI or TERM=dumb says
+is none): whole lines there, at a fixed width, which tables have on a narrow terminal too: they would lose their numbers.
 """
 
+import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,46 +14,121 @@ from contextlib import contextmanager
 from typing import get_args
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from mathrl_ray.commands.audit import Audit
 from mathrl_ray.core.statistics import wilson_interval
+from mathrl_ray.driver.live_view import wants_view
 from mathrl_ray.types import UNGRADED, Grade, Outcome
 
 LOG_WIDTH = 126
 _WORDS_WIDTH, _WIDEST = 40, 1000
-LINE_EVERY_S = 5.0
+LINE_EVERY_S, QUIET_S = 10.0, 2.0
+"""Of progress: from one line in a log to the next; how long work may take without a bar on a terminal."""
 
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Shows how far something is; call what it gives with the number of items that were finished."""
-    if not sys.stderr.isatty():
-        yield _lines(what, total)
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda number: bar.advance(task, number)
+    shown = _Bar(what, total) if _is_watched() else _Lines(what, total)
+    try:
+        yield shown.advance
+    finally:
+        shown.close()
 
 
-def _lines(what: str, total: int) -> Callable[[int], None]:
-    began = last_line = time.monotonic()
-    done = 0
+@contextmanager
+def busy(what: str) -> Iterator[Callable[[str], None]]:
+    """The same where nobody knows how much there is; call what it gives with what is done from now on."""
+    shown = _Bar(what, None) if _is_watched() else _Lines(what, None)
+    try:
+        yield shown.rename
+    finally:
+        shown.close()
 
-    def advance(number: int) -> None:
-        nonlocal done, last_line
-        done += number
+
+def _is_watched() -> bool:
+    return wants_view(Console(stderr=True), os.environ)
+
+
+class _Lines:
+    """For a log: a line every ten seconds, also while nothing is finished; none where all takes less."""
+
+    def __init__(self, what: str, total: int | None) -> None:
+        self._what, self._total, self._done = what, total, 0
+        self._began = self._last_line = time.monotonic()
+        self._lock, self._closed = threading.Lock(), threading.Event()
+        threading.Thread(target=self._tick, daemon=True, name="progress").start()
+
+    def advance(self, number: int) -> None:
+        with self._lock:
+            self._done += number
+            self._say_if_due(is_end=self._done == self._total)
+
+    def rename(self, what: str) -> None:
+        with self._lock:
+            self._what = what
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _tick(self) -> None:
+        while not self._closed.wait(0.5):
+            with self._lock:
+                self._say_if_due()
+
+    def _say_if_due(self, *, is_end: bool = False) -> None:
         now = time.monotonic()
-        if now - last_line >= LINE_EVERY_S or (done == total and last_line > began):
-            last_line = now
-            left_s = (now - began) / done * (total - done)
-            print(f"{what} {done}/{total} ({100 * done / total:.0f} %), {left_s:.0f} s left", file=sys.stderr, flush=True)
+        if self._closed.is_set() or not (now - self._last_line >= LINE_EVERY_S or (is_end and self._last_line > self._began)):
+            return
+        self._last_line = now
+        print(f"{self._what}{self._share()}, {self._time(now - self._began)}", file=sys.stderr, flush=True)
 
-    return advance
+    def _share(self) -> str:
+        return f" {self._done}/{self._total} ({100 * self._done / self._total:.0f} %)" if self._total else ""
+
+    def _time(self, elapsed_s: float) -> str:
+        if self._total and self._done:
+            return f"{elapsed_s / self._done * (self._total - self._done):.0f} s left"
+        return f"{elapsed_s:.0f} s so far"
+
+
+class _Bar:
+    """For a terminal: a bar on stderr, once the work has taken a while."""
+
+    def __init__(self, what: str, total: int | None) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        known = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        unknown = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        columns = unknown if total is None else known
+        # Only what goes to the same terminal may be taken out of the bar's way: a pipe's lines have to stay in it.
+        self._bar = Progress(*columns, console=Console(stderr=True), redirect_stdout=sys.stdout.isatty(), transient=total is None)
+        self._task = self._bar.add_task(escape(what), total=total)
+        self._lock, self._closed = threading.Lock(), False
+        self._timer = threading.Timer(QUIET_S, self._start)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _start(self) -> None:
+        with self._lock:
+            if not self._closed:
+                self._bar.start()
+
+    def advance(self, number: int) -> None:
+        self._bar.advance(self._task, number)
+
+    def rename(self, what: str) -> None:
+        self._bar.update(self._task, description=escape(what))
+
+    def close(self) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._closed = True
+            if self._bar.live.is_started:
+                self._bar.stop()
 
 
 def show(table: Table) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from mathrl_ray.actors.function_source import FunctionSource
 from mathrl_ray.actors.scorer import Scorer
 from mathrl_ray.commands.audit import Audit, audit, disagreement_rows, disagreement_types, second_rewards
-from mathrl_ray.commands.display import progress, show_audit, show_outcomes
+from mathrl_ray.commands.display import busy, progress, show_audit, show_outcomes
 from mathrl_ray.commands.foreign_rows import Layout, recognise
 from mathrl_ray.commands.golds import golds_by_prompt
 from mathrl_ray.commands.graded_rows import OPTION, add_columns, grade_columns, input_table
@@ -72,7 +72,8 @@ def grade_file(options: GradeOptions) -> int:
     """
     _check_paths(options)
     source = second_grader(options.compare, options.style) if options.compare else None
-    read = _read(options)
+    with busy(f"reading {options.input}"):
+        read = _read(options)
     grades: list[Grade] = []
     try:
         second = asyncio.run(_grade(options, source, read, grades))
@@ -95,12 +96,13 @@ def _read(options: GradeOptions) -> _Input:
 
 def _write_and_report(options: GradeOptions, read: _Input, grades: Sequence[Grade], second: Sequence[Grade] | None) -> None:
     rows, layout, samples = read.rows, read.layout, read.samples
-    audits = _audits(options.compare, rows, layout, samples, grades, second)
     keeps = _keeps(options, layout)
-    columns = grade_columns(len(rows.numbered), samples, grades, second, audits if keeps else ())
-    renamed = add_columns(rows, read.table, columns, options.output)
-    if keeps:
-        _write_disagreements(options, audits)
+    with busy(f"writing {options.output}"):
+        audits = _audits(options.compare, rows, layout, samples, grades, second)
+        columns = grade_columns(len(rows.numbered), samples, grades, second, audits if keeps else ())
+        renamed = add_columns(rows, read.table, columns, options.output)
+        if keeps:
+            _write_disagreements(options, audits)
     _report(options, layout, samples, grades, audits)
     _say_written(options, renamed, keeps)
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from mathrl_ray.actors.nodes import NodeFacts, cluster_nodes, installed_versions, this_node
 from mathrl_ray.actors.own_rewards import check_reward_functions
 from mathrl_ray.actors.placement import dashboard_url, engine_cpus, engine_gpus, engine_threads, plan_for, ray_connection
+from mathrl_ray.commands.display import busy
 from mathrl_ray.commands.findings import Finding, console, table_of, tried
 from mathrl_ray.commands.forecast import forecast_table, plan_of
 from mathrl_ray.commands.memory_checks import check_memory_needs, run_memory_bytes
@@ -85,7 +86,8 @@ def preflight(options: PreflightOptions) -> int:
     runs: Sequence[PlannedRun] = ()
     if recipe.makes_several_runs:
         runs, _ = planned_runs(options.recipe, options.overrides, recipe.study.stages)
-    findings, estimates, together = _look(recipe, recipe.study.stages, runs)
+    with busy("preflight: the recipe") as tell:
+        findings, estimates, together = _look(recipe, recipe.study.stages, tell, runs)
     secrets = known_secrets(os.environ, recipe.model_dump())
     findings = [finding.without(secrets) for finding in findings]
     screen = console(LOG_WIDTH)
@@ -134,17 +136,27 @@ def check_job(
     return {estimate.name: estimate.forecast() for estimate in estimates}
 
 
-def _look(recipe: Recipe, stages: Sequence[StageName], runs: Sequence[PlannedRun] = ()) -> tuple[list[Finding], list[StageEstimate], str]:
+def _look(
+    recipe: Recipe, stages: Sequence[StageName], tell: Callable[[str], None], runs: Sequence[PlannedRun] = ()
+) -> tuple[list[Finding], list[StageEstimate], str]:
     """Every check of the command, in order; what cannot be looked at without something that failed is left out.
+
+    Args:
+        recipe, stages: of the command line.
+        tell: is told what is looked at, which may take a while.
+        runs: of a sweep.
 
     Returns:
         findings, the stages' estimates, and how long all `runs` would take; "" without any.
     """
     findings = [*_recipe_findings(recipe, stages)]
+    tell("preflight: data and golds")
     inputs = _attempt(findings, "data", lambda: _data(recipe, stages), _data_text)
+    tell("preflight: the model and its tokenizer")
     model = _attempt(findings, "model", lambda: read_model(recipe))
     if model is not None and inputs is not None:
         findings += _model_findings(recipe, inputs, model)
+    tell("preflight: the machines")
     with ExitStack() as stack:
         if os.environ.get("RAY_ADDRESS") and _attempt(findings, "cluster", lambda: _join(stack), str) is None:
             return findings, [], ""

@@ -1,57 +1,142 @@
-"""What a person sees while a run goes on: a line now and then, tables at the end.
+"""What a person sees while a run goes on: one view on a terminal, lines in a job's log; tables at the end.
 
-Called by the entry and the stages. Knows rich and plain numbers; the tables are in result_tables.py. A job's log is no terminal: whole
-lines only, at a fixed width. Nor are tables narrower on a narrow terminal, where they would lose their intervals.
+Called by the entry and the stages; told of rows by the recorder. Knows rich and plain numbers; the view is in live_view.py, the tables in
+result_tables.py. A job's log is no terminal: whole lines only, at a fixed width. Nor are tables narrower on a narrow terminal, where they
+would lose their intervals.
+
+    stages tell    begin_stage, step, say, sample (one response of a step), progress (of an evaluation)      to both
+    recorder tells row (numbers of a step or an evaluation)                                                  to the view
 """
 
+import contextlib
+import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import rich.console
 from rich.table import Table
+from rich.text import Text
 
 from mathrl_ray.config import Recipe
 from mathrl_ray.core.masking import masked_text
+from mathrl_ray.driver.live_state import LiveState
+from mathrl_ray.driver.live_view import LiveView, shown_live, wants_view
 from mathrl_ray.driver.result_tables import further_tables, prompts_table, stage_table
 from mathrl_ray.recipe_checks import DEFAULT_GRADER
 
 LINE_EVERY_S = 2.0
+PROGRESS_EVERY_S = 10.0
 LOG_WIDTH = 126
+_ALARMS = ("warning:", "guard")
+"""How a line begins that the view keeps in sight."""
 
 
 class Console:
     """Writes to standard output, without secrets."""
 
-    def __init__(self, secrets: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        secrets: Collection[str] = (),
+        *,
+        terminal: rich.console.Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """
         Args:
             secrets: known ones, which are masked wherever they stand; what looks like one is masked anyway.
+            terminal: where to, default standard output.
+            clock: seconds.
         """
-        self._secrets = secrets
-        terminal = rich.console.Console(soft_wrap=True)
+        self._secrets, self._clock_s = secrets, clock
+        self._terminal = terminal = terminal or rich.console.Console(soft_wrap=True)
         width = max(terminal.width, LOG_WIDTH) if terminal.is_terminal else LOG_WIDTH
-        self._rich = rich.console.Console(width=width, soft_wrap=True)
-        self._began = time.monotonic()
-        self._stage_began = self._last_line = 0.0
+        settings: dict[str, Any] = {"file": terminal.file, "force_terminal": True} if terminal.is_terminal else {}
+        self._rich = rich.console.Console(width=width, soft_wrap=True, no_color=terminal.no_color, **settings)
+        self._began = clock()
+        self._stage_began = self._last_line = self._last_progress = 0.0
+        self._first_step = 0
+        self._view: LiveState | None = None
+
+    @contextlib.contextmanager
+    def live(self, run_name: str, stages: Sequence[str]) -> Iterator[None]:
+        """Show the view during the block, where somebody watches; else lines go on as they do outside of it.
+
+        Args:
+            run_name: the run folder's.
+            stages: all of the job, in order.
+        """
+        if not wants_view(self._terminal, os.environ):
+            yield
+            return
+        self._view = LiveState(run_name, stages, self._secrets, self._began)
+        try:
+            with shown_live(LiveView(self._view, self._terminal, self._clock_s), self._rich):
+                yield
+        finally:
+            self._view = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the view is shown: else nobody needs to look for what `sample` takes."""
+        return self._view is not None
 
     def say(self, text: str) -> None:
-        self._rich.print(f"[dim]{self._clock()}[/dim]  ", end="", highlight=False)
-        self._rich.print(masked_text(text, self._secrets), markup=False, highlight=False, emoji=False)
+        if self._view is not None and text.startswith(_ALARMS):
+            self._view.warn(text.removeprefix("warning:").strip(), self._clock_s())
+        shown = "".join(each for each in masked_text(text, self._secrets) if each.isprintable() or each in "\n\t")
+        self._rich.print(Text.assemble((self._clock(), "dim"), "  ", shown))  # in one piece: the view is drawn below it
 
     def begin_stage(self, stage: str, plan: str) -> None:
-        self._stage_began, self._last_line = time.monotonic(), 0.0
-        self._rich.print(f"[dim]{self._clock()}[/dim]  [bold]{stage}[/bold]: {plan}", highlight=False)
+        self._stage_began, self._last_line, self._first_step = self._clock_s(), 0.0, 0
+        if self._view is not None:
+            self._view.begin_stage(stage, plan, self._stage_began)
+        self._rich.print(Text.assemble((self._clock(), "dim"), "  ", (stage, "bold"), f": {plan}"))
 
     def step(self, stage: str, step: int, num_steps: int, numbers: Mapping[str, float]) -> None:
-        """A line for step `step` (from 1), at most one every two seconds, the first and the last always."""
-        now = time.monotonic()
-        if step < num_steps and now - self._last_line < LINE_EVERY_S:
+        """Step `step` (from 1) is done. A line, at most one every two seconds, the first and the last always; in a view the last only.
+
+        The time that is left follows from the steps since the stage began here, which a resumed one did in its middle.
+        """
+        now, self._first_step = self._clock_s(), self._first_step or step
+        remaining_s = (now - self._stage_began) / (step - self._first_step + 1) * (num_steps - step)
+        if self._view is not None:
+            self._view.at_step(step, num_steps, remaining_s)
+        if step < num_steps and (self.is_live or now - self._last_line < LINE_EVERY_S):
             return
         self._last_line = now
-        remaining_s = (now - self._stage_began) / step * (num_steps - step)
         shown = "  ".join(f"{name} {_short(value)}" for name, value in numbers.items())
         self.say(f"{stage} step {step}/{num_steps}  {shown}  {remaining_s:.0f} s left")
+
+    def sample(self, problem: str, response: str, outcome: str) -> None:
+        """One response of the step that was done last; for the view alone."""
+        if self._view is not None:
+            self._view.take_sample(problem, response, outcome)
+
+    def progress(self, what: str, num_done: int, num_all: int) -> None:
+        """Responses of an evaluation; in a log a line every ten seconds, none for one that takes less."""
+        if self._view is not None:
+            self._view.progress(what, num_done, num_all)
+            return
+        now = self._clock_s()
+        if num_done == 0:
+            self._last_progress = now
+        elif num_done < num_all and now - self._last_progress >= PROGRESS_EVERY_S:
+            self._last_progress = now
+            self.say(f"{what}: {num_done:,} of {num_all:,} responses")
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """A row of metrics.jsonl was written (recorder.Watcher)."""
+        if self._view is not None:
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # a number that is missing there is none that ends a run here
+                self._view.row(row)
+
+    def evaluated(self, path: Path) -> None:
+        """Nothing is shown of files."""
+
+    def rewound(self, metrics_bytes: int) -> None:
+        """Rows of earlier steps follow, which take the place of what is shown."""
 
     def table(self, stages: Sequence[Mapping[str, Any]], caption: str) -> None:
         """The stages' results, each accuracy with its interval and its number of problems; below, by level and by subject where known."""
@@ -67,7 +152,7 @@ class Console:
         self._rich.print(table, soft_wrap=False, crop=False)
 
     def _clock(self) -> str:
-        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        minutes, seconds = divmod(int(self._clock_s() - self._began), 60)
         return f"{minutes:d}:{seconds:02d}"
 
 

@@ -12,6 +12,7 @@ weights that the generators hold. None counts its tokens to the stage's budget: 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mathrl_ray.actors.interfaces import ActorError, Generator
@@ -56,7 +57,9 @@ async def evaluate(run: Run, stage: str, step: int) -> dict[str, Any]:
         figures["graders"] = figures_by_grader(rows, settings.graders, seed=seed)
         for name, graders_figures in figures["graders"].items():
             run.console.say(f"{stage}: by the grader {name} {accuracy_text({**figures, **graders_figures})}")
-    run.recorder.metrics(stage, step, run.policy_version, {**flat_metrics(figures), "spans": run.ledger.take_spans()})
+    low, high = figures["ci95"]
+    interval = {"ci95_low": low, "ci95_high": high}
+    run.recorder.metrics(stage, step, run.policy_version, {**flat_metrics(figures), **interval, "spans": run.ledger.take_spans()})
     if others:
         evaluations = [Evaluation(run.prompt_named(first).name, rows)]
         evaluations += [await _evaluate_too(run, stage, step, prompt) for prompt in others]
@@ -204,7 +207,17 @@ async def _sample(
         for first in firsts
         for sample in range(num_samples)
     ]
-    return requests, await generate(run, requests, on=on, for_learning=False)
+    what = group.replace("-", " ")
+    run.console.progress(what, 0, len(requests))
+    try:
+        tell = partial(_tell, run, what, len(requests))
+        return requests, await generate(run, requests, on=on, for_learning=False, tell=tell)
+    finally:
+        run.console.progress(what, len(requests), len(requests))
+
+
+def _tell(run: Run, what: str, num_all: int, num_come: int) -> None:
+    run.console.progress(what, num_come, num_all)
 
 
 async def _grade(

@@ -16,6 +16,7 @@ CHANGEABLE = frozenset(
         *(f"run.{key}" for key in ("name", "root", "commit", "mirror", "resume", "resume_with_changes", "max_hours")),
         *(f"run.{key}" for key in ("checkpoint_every", "checkpoint_minutes", "keep_last", "keep_best")),
         *("generator.limit_s", "learner.limit_s", "driver.sync_limit_s", "driver.start_limit_s", "driver.max_restarts"),
+        *(f"trackers.{key}" for key in ("wandb", "wandb_project", "num_samples")),
         "study.stages",  # further stages may follow; those before are looked at by name
     }
 )

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,19 @@ from mathrl_ray.types import TrajectoryGroup
 
 STOPPED = "stopped"
 """The drop reason of a response that was in flight when the run was told to stop."""
+
+
+class Watcher(Protocol):
+    """Is told of what was written, at once; must neither wait nor fail (trackers.py, console.py)."""
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """A row of metrics.jsonl."""
+
+    def evaluated(self, path: Path) -> None:
+        """An evaluation's file."""
+
+    def rewound(self, metrics_bytes: int) -> None:
+        """Files of the run were changed or moved aside by somebody else; metrics.jsonl is as long as this now."""
 
 
 class Recorder:
@@ -50,6 +63,16 @@ class Recorder:
             message = f"{folder} is being written to by another job: end that one first, or give this one another run.name"
             raise RecipeError(message) from error
         self._metrics = self._open_metrics()
+        self._watchers: list[Watcher] = []
+
+    @contextlib.contextmanager
+    def watched(self, watcher: Watcher) -> Iterator[None]:
+        """Tell somebody of what is written in the block."""
+        self._watchers.append(watcher)
+        try:
+            yield
+        finally:
+            self._watchers.remove(watcher)
 
     def _open_metrics(self) -> TextIO:
         return (self.folder / "metrics.jsonl").open("a", encoding="utf-8")
@@ -106,6 +129,8 @@ class Recorder:
             yield
         finally:
             self._metrics = self._open_metrics()
+            for watcher in self._watchers:
+                watcher.rewound(self.metrics_bytes)
 
     def elapsed_s(self) -> float:
         """Seconds since the run began: time_s, and the clock of all spans."""
@@ -125,9 +150,14 @@ class Recorder:
         }
         self._metrics.write(json.dumps(row) + "\n")
         self._metrics.flush()
+        for watcher in self._watchers:
+            watcher.row(row)
 
     def evaluation(self, stage: str, policy_version: int, rows: Sequence[Mapping[str, Any]]) -> Path:
-        return self._write_rows(inside(self.folder / "evaluations", f"{stage}-v{policy_version}.parquet"), rows, EVALUATION_SCHEMA)
+        path = self._write_rows(inside(self.folder / "evaluations", f"{stage}-v{policy_version}.parquet"), rows, EVALUATION_SCHEMA)
+        for watcher in self._watchers:
+            watcher.evaluated(path)
+        return path
 
     def trajectories(self, stage: str, step: int, rows: Sequence[Mapping[str, Any]]) -> Path:
         return self._write_rows(inside(self.folder / "trajectories", f"{stage}-{step}.parquet"), rows, trajectory_schema(rows))

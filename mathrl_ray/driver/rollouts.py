@@ -110,7 +110,12 @@ async def rollout(run: Run, stage: str, step: int, problems: Sequence[Problem]) 
 
 
 async def generate(
-    run: Run, requests: Sequence[GenerationRequest], *, on: Replica[Generator] | None = None, for_learning: bool = True
+    run: Run,
+    requests: Sequence[GenerationRequest],
+    *,
+    on: Replica[Generator] | None = None,
+    for_learning: bool = True,
+    tell: Callable[[int], None] | None = None,
 ) -> list[Completion]:
     """Responses to requests, in their order.
 
@@ -119,6 +124,7 @@ async def generate(
         requests: any number.
         on: the one generator to ask, which is not asked twice; by default whichever has room.
         for_learning: whether the tokens count to the stage's budget; the requests are then one group's.
+        tell: is called with the number of responses that have come, whenever it grows.
 
     Raises:
         GivenUpError: a request failed driver.max_tries times.
@@ -134,7 +140,17 @@ async def generate(
         async with turns:
             return await run.generators.ask(on, len(part), lambda actor: actor.generate(part), "generate")
 
-    completions = await _in_parts(requests, ask, min(PART, max_sequences))
+    num_come = 0
+
+    async def ask_and_tell(part: Sequence[GenerationRequest]) -> list[Completion]:
+        nonlocal num_come
+        answers = await ask(part)
+        num_come += len(answers)
+        if tell is not None:
+            tell(num_come)
+        return answers
+
+    completions = await _in_parts(requests, ask_and_tell, min(PART, max_sequences))
     if for_learning:
         await _note_sampled(run, requests, completions)
     elif _is_aborted(completions):

@@ -3,8 +3,9 @@
 Made by entry.py, given to every stage and loop. Holds things together; decides nothing.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import ceil
 from typing import Any
 
@@ -111,6 +112,17 @@ class Run:
             forecast.measured(step_s, generated_tokens, num_left)
             if text := forecast.correction():
                 self.console.say(f"{stage}: {text}")
+
+    def show_sample(self, groups: Sequence[TrajectoryGroup]) -> None:
+        """One response of a step, for those who watch."""
+        if self.console.is_live and groups:
+            sample = groups[-1].trajectories[-1]
+            problem = self._problem_texts.get(sample.problem_id, sample.problem_id)
+            self.console.sample(problem, sample.completion.text, sample.grade.outcome)
+
+    @cached_property
+    def _problem_texts(self) -> dict[str, str]:
+        return {problem.problem_id: problem.problem for problem in self.train_problems}
 
     def validations_of(self, stage: str) -> dict[int, float]:
         """Accuracies by step."""

@@ -137,6 +137,7 @@ class _Rounds:
         groups = await self._sample(number)
         run.ledger.counts.consumed_tokens = run.ledger.counts.generated_tokens  # nothing is in flight between sampling and learning
         self._warn(number, groups)
+        run.show_sample(groups)
         attempts = [attempt for group in groups for attempt in attempts_of(group, number)]
         self._memory.add(attempts)
         change = await asyncio.to_thread(self._refill, number, groups)  # seconds where texts are long; the loop must not stand still

@@ -36,6 +36,8 @@ async def run_grpo(run: Run) -> dict[str, Any]:
         warned.clear()
         warned.update(warnings)
         shown = {"reward": metrics["reward_mean"], "format": metrics["format_reward_mean"], "tokens": metrics["response_tokens_mean"]}
+        shown |= {"entropy": metrics["entropy_nats"]} if "entropy_nats" in metrics else {}  # not of a step that trained on nothing
+        run.show_sample(groups)
         run.console.step("grpo", step, step + run.steps_left(step, num_steps, metrics["consumed_tokens_total"]), shown)
 
     state = checkpoint.loops() if checkpoint else None

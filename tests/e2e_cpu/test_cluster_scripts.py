@@ -80,6 +80,7 @@ def test_quickstart_prints_the_study_over_seeds_with_the_users_own_settings(tmp_
     (tmp_path / "cluster").mkdir()
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     shutil.copy(ROOT / "cluster" / "quickstart.sh", tmp_path / "cluster")
+    shutil.copy(ROOT / "cluster" / "progress.sh", tmp_path / "cluster")
     (tmp_path / "cluster" / "install.sh").write_text("true\n")
     (tmp_path / ".venv" / "bin" / "python").symlink_to("/bin/true")  # neither a head nor a job is started
     settings = ("run.name=second", "grpo.num_steps=9", "run.seed=4", "data.train=a file.jsonl")
