@@ -126,6 +126,12 @@ class Recorder:
         self._metrics.write(json.dumps(row) + "\n")
         self._metrics.flush()
 
+    def guard_event(self, kind: str, stage: str, step: int, facts: Mapping[str, Any]) -> None:
+        """One row of guards.jsonl: a guard that fired, a rollback, or whether its remedy helped (guards.py); nothing is taken back."""
+        row = {"kind": kind, "time_s": round(self.elapsed_s(), 3), "stage": stage, "step": step, **facts}
+        with (self.folder / "guards.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
     def evaluation(self, stage: str, policy_version: int, rows: Sequence[Mapping[str, Any]]) -> Path:
         return self._write_rows(inside(self.folder / "evaluations", f"{stage}-v{policy_version}.parquet"), rows, EVALUATION_SCHEMA)
 
