@@ -20,6 +20,7 @@ from mathrl_ray.sections import (
     ExpertIterationSection,
     GeneratorSection,
     GrpoSection,
+    GuardsSection,
     LearnerSection,
     LossSection,
     ModelSection,
@@ -58,6 +59,7 @@ class Recipe(Section):
     loss: LossSection = LossSection()
     advantage: AdvantageSection = AdvantageSection()
     trackers: TrackersSection = TrackersSection()
+    guards: GuardsSection = GuardsSection()
     study: StudySection = StudySection()
     sweep: SweepSection = SweepSection()
 
@@ -114,3 +116,19 @@ def _named_keys(values: Any, sections: Sequence[str]) -> dict[str, dict[str, Any
     given = {name: values.get(name, {}) for name in sections}
     named = {name: part.model_dump(exclude_unset=True) if isinstance(part, Section) else part for name, part in given.items()}
     return named if all(isinstance(part, dict) for part in named.values()) else None
+
+
+def with_changes(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    """The recipe with other values for some keys, each "section.key"; no other key changes.
+
+    Raises:
+        pydantic.ValidationError: it would be a recipe that cannot run; the message names the keys.
+
+    >>> with_changes(Recipe(), {"grpo.group_size": 16}).grpo.group_size
+    16
+    """
+    values = recipe.model_dump()
+    for key, value in changes.items():
+        section, _, name = key.partition(".")
+        values[section][name] = value
+    return Recipe.model_validate(values)

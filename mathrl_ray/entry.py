@@ -83,6 +83,7 @@ def _run(
     stopping: "Stopping | None" = None,
 ) -> int:
     """One job; where there are `runs`, those in place of the recipe's own."""
+    from mathrl_ray.driver.guards import GuardError
     from mathrl_ray.driver.stopping import StoppedError, Stopping
     from mathrl_ray.driver.sweep_summary import VariantsFailedError
     from mathrl_ray.driver.time_limit import TimeIsUpError
@@ -98,7 +99,7 @@ def _run(
                 from mathrl_ray.job import run_job
 
                 run_job(recipe, stages, stopping)
-    except (RecipeError, FloatingPointError, TimeIsUpError, VariantsFailedError) as error:
+    except (RecipeError, FloatingPointError, GuardError, TimeIsUpError, VariantsFailedError) as error:
         return _refuse(error, secrets)
     except StoppedError as error:
         return _refuse(f"{error}; what was written stays in the run directory", secrets)

@@ -59,6 +59,7 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
     yield from _driver_contradictions(recipe)
     yield from _expert_iteration_contradictions(recipe)
     yield from _sweep_contradictions(recipe)
+    yield from _guard_contradictions(recipe)
     if generator.max_sequences < grpo.group_size:
         yield (
             f"generator.max_sequences = {generator.max_sequences} is less than grpo.group_size = {grpo.group_size}: the siblings of "
@@ -80,12 +81,26 @@ def _evaluation_contradictions(recipe: Recipe) -> Iterator[str]:
             f"eval.num_samples = {evaluation.num_samples} with eval.temperature = 0: all responses to a problem would be the same. Set "
             "eval.num_samples = 1, or eval.temperature above 0, 1.0 is usual."
         )
+    if evaluation.stop_margin and not evaluation.stop_after:
+        yield f"eval.stop_margin = {evaluation.stop_margin} without eval.stop_after, which stops: set the latter, 3 is usual."
+    if evaluation.stop_after and not recipe.run.keep_best:
+        yield (
+            f"eval.stop_after = {evaluation.stop_after} with run.keep_best = 0: the best validated checkpoint, which is then a stage's "
+            "model, would be removed. Set run.keep_best = 1 or more."
+        )
+    if evaluation.stop_after and recipe.learner.average != "none":
+        yield (
+            f'eval.stop_after = {evaluation.stop_after} with learner.average = "{recipe.learner.average}": each names a model for a '
+            'stage\'s end, the best validated checkpoint or an average. Set eval.stop_after = 0 or learner.average = "none".'
+        )
 
 
 def _data_contradictions(recipe: Recipe) -> Iterator[str]:
     if recipe.data.num_validation_problems:
         return
-    for key, asks in (("eval.validate_every", recipe.eval.validate_every), ("sft.sizes", recipe.sft.sizes)):
+    evaluation = recipe.eval
+    asking = {"eval.validate_every": evaluation.validate_every, "eval.stop_after": evaluation.stop_after, "sft.sizes": recipe.sft.sizes}
+    for key, asks in asking.items():
         if asks:
             yield f"{key} = {asks} needs validation problems, and data.num_validation_problems = 0: raise the latter, 500 is usual."
 
@@ -123,6 +138,32 @@ def _expert_iteration_contradictions(recipe: Recipe) -> Iterator[str]:
         yield (
             f"expert_iteration.batch_size = {settings.batch_size} is more than expert_iteration.capacity = {settings.capacity}: a batch is "
             "taken from the pool. Lower the first."
+        )
+
+
+def _guard_contradictions(recipe: Recipe) -> Iterator[str]:
+    """Rollbacks that could not be, and remedies that would change nothing; only where a guard rolls back."""
+    guards, generator, grpo = recipe.guards, recipe.generator, recipe.grpo
+    if not guards.may_roll_back:
+        return
+    if not guards.max_rollbacks:
+        yield 'guards.max_rollbacks = 0 with the action "rollback": raise it, 3 is usual, or set the action to "stop".'
+    if "temperature" in guards.remedies and guards.temperature == generator.temperature:
+        yield (
+            f'guards.remedies holds "temperature", and guards.temperature = {guards.temperature} is what generator.temperature is already: '
+            "set the former to another value, or remove the remedy."
+        )
+    if "more_regularisation" in guards.remedies and not (guards.kl_coefficient or guards.entropy_coefficient):
+        yield (
+            'guards.remedies holds "more_regularisation", and guards.kl_coefficient and guards.entropy_coefficient are both 0: set one, '
+            "0.01 is usual for the first, or remove the remedy."
+        )
+    larger = grpo.group_size * guards.batch_factor
+    if "larger_batch" in guards.remedies and larger > generator.max_sequences:
+        yield (
+            f'guards.remedies holds "larger_batch", and grpo.group_size x guards.batch_factor = {grpo.group_size} x {guards.batch_factor} '
+            f"= {larger} is more than generator.max_sequences = {generator.max_sequences}: the siblings of a prompt are sampled together. "
+            "Raise the latter, or remove the remedy."
         )
 
 
@@ -258,8 +299,14 @@ def check_stage_settings(recipe: Recipe, stages: Sequence[str]) -> None:
     }
     if not sft.sizes or sft.traces == BUILTIN:  # else it filters all traces of a file, whose number is not known yet
         lengths["sft_filtered"] = (num_sft_steps(sft, sft.num_examples), "at most sft.num_examples x sft.epochs / sft.batch_size")
+    _check_early_stopping(recipe, stages)
     for stage in stages:
         num_steps, formula = lengths.get(stage, (None, ""))
+        if num_steps is not None and recipe.learner.num_averaged_sets and recipe.learner.average_every > num_steps:
+            raise RecipeError(
+                f"learner.average_every = {recipe.learner.average_every} is more than the {stage} stage's {num_steps} optimizer steps "
+                f"({formula}), so nothing would be averaged. Lower it, 1 is usual, or train longer."
+            )
         if num_steps is not None and recipe.learner.warmup_steps >= num_steps:
             raise RecipeError(
                 f"learner.warmup_steps = {recipe.learner.warmup_steps} is as long as the {stage} stage ({formula} = {num_steps} optimizer "
@@ -285,6 +332,24 @@ def check_stage_settings(recipe: Recipe, stages: Sequence[str]) -> None:
     if SFT_STAGES & set(stages) and not recipe.sft.sizes and recipe.sft.batch_size > recipe.sft.num_examples:
         raise RecipeError(
             f"sft.batch_size = {recipe.sft.batch_size} is more than sft.num_examples = {recipe.sft.num_examples}: lower the first."
+        )
+
+
+def _check_early_stopping(recipe: Recipe, stages: Sequence[str]) -> None:
+    """expert_iteration validates each round whatever eval.validate_every says; a sweep over sizes writes no checkpoint to go back to."""
+    evaluation = recipe.eval
+    if not evaluation.stop_after:
+        return
+    by_step = [stage for stage in stages if stage in SFT_STAGES or stage == "grpo"]
+    if by_step and not evaluation.validate_every:
+        raise RecipeError(
+            f"eval.stop_after = {evaluation.stop_after} counts validations, and the {by_step[0]} stage has none with "
+            "eval.validate_every = 0: set eval.validate_every to a number of steps, 10 is usual, or eval.stop_after = 0."
+        )
+    if "sft" in stages and recipe.sft.sizes:
+        raise RecipeError(
+            f"eval.stop_after = {evaluation.stop_after} with sft.sizes = {recipe.sft.sizes}: the trainings of a sweep write no checkpoints "
+            "on their way, so that there is no best one to go back to. Set sft.sizes = [] or eval.stop_after = 0."
         )
 
 

@@ -5,7 +5,7 @@ answers at once. Each default stands here and nowhere else.
 """
 
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, assert_never
 
 from pydantic import (
     BaseModel,
@@ -24,6 +24,22 @@ StageName = Literal["baseline", "sft", "sft_filtered", "expert_iteration", "grpo
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Factor = Annotated[float, Field(gt=1)]
+GuardName = Literal[
+    "entropy",
+    "format_rate",
+    "reward",
+    "reward_variance",
+    "response_length",
+    "importance_ratio",
+    "loss_spike",
+    "grad_norm_spike",
+    "validation",
+]
+GuardAction = Literal["warn", "stop", "rollback"]
+Remedy = Literal["lower_rate", "tighter_clip", "larger_batch", "more_regularisation", "average_checkpoints", "temperature"]
 LEARNING_RATE = 5e-4
 """What suits the embedded task; a stage without a rate of its own takes learner.learning_rate."""
 STAGES_WITH_A_RATE = ("sft", "expert_iteration", "grpo")
@@ -81,8 +97,8 @@ class DataSection(Section):
     train: str = Field(BUILTIN, description="problems to sample from")
     validation: str = Field(
         "",
-        description="problems for what is logged during training and for the choice among sft.sizes (early stopping and the best "
-        "checkpoint come later); default: a part of train by hash, removed from it",
+        description="problems for what is logged during training and for every choice: among sft.sizes, of checkpoints to keep "
+        "(run.keep_best), of the step to stop at (eval.stop_after); default: a part of train by hash, removed from it",
     )
     test: str = Field(BUILTIN, description="held-out problems, for the evaluation at the end of a stage only")
     seed: NonNegativeInt = Field(
@@ -109,6 +125,14 @@ class EvalSection(Section):
         ["r1_zero"], description="as data.prompt, which is the default; the first one gives the stage's figures"
     )
     validate_every: NonNegativeInt = Field(0, description="steps between logged evaluations of data.validation; 0: none")
+    stop_after: NonNegativeInt = Field(
+        0,
+        description="validations in a row without a better one, after which a stage ends early and its best validated checkpoint is its "
+        "model; 0: never. expert_iteration validates each round",
+    )
+    stop_margin: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="with stop_after: by how much accuracy must rise above the last better one's to count as better"
+    )
     graders: Annotated[list[str], Field(min_length=1)] = Field(
         ["default"], description="and more of the same responses: module:function or path/file.py:function (forms: core/rewards.py)"
     )
@@ -148,8 +172,32 @@ class LearnerSection(Section):
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
     lora_rank: NonNegativeInt = Field(0, description="0 trains all weights; above, LoRA adapters of this rank on every linear layer")
     lora_alpha: PositiveInt = Field(32, description="adapters are scaled by lora_alpha / lora_rank")
+    average: Literal["none", "ema", "last_k"] = Field(
+        "none",
+        description="a stage's model: its last weights, or an average over its updates (of float32 weights, with LoRA of the adapters): "
+        "ema, which weighs newer ones more, or last_k, the mean of the last ones; in expert_iteration of each round's",
+    )
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.95,
+        description="of ema: it reaches about 1 / (1 - ema_decay) updates back, here 20: a stage of 30 to 200 forgets its beginning",
+    )
+    average_last: Annotated[int, Field(ge=2)] = Field(5, description="of last_k: how many sets of weights; each takes host memory")
+    average_every: PositiveInt = Field(1, description="updates from one set of weights that an average takes in to the next")
     num_threads: PositiveInt = 1
     limit_s: PositiveFloat = Field(600, description="longest wait for one training step")
+
+    @property
+    def num_averaged_sets(self) -> int:
+        """Sets of weights in float32 that an average keeps."""
+        match self.average:
+            case "none":
+                return 0
+            case "ema":
+                return 1
+            case "last_k":
+                return self.average_last
+            case _:
+                assert_never(self.average)
 
 
 class ScorerSection(Section):
@@ -344,6 +392,54 @@ class TrackersSection(Section):
     )
     wandb_project: str = Field("mathrl_ray", min_length=1, max_length=100, description="the project that runs go to there")
     num_samples: NonNegativeInt = Field(4, description="responses of each evaluation that TensorBoard shows as text; 0: none")
+
+
+class GuardsSection(Section):
+    """What is done when training goes wrong, and from when it counts as wrong. Each guard's rule is in core/guard_rules.py."""
+
+    action: GuardAction = Field("warn", description="what every guard does; rollback: back to the last good checkpoint, with a remedy")
+    actions: dict[GuardName, Literal["warn", "stop", "rollback", "off"]] = Field(
+        {}, description='single guards: {entropy = "stop", reward = "off"}'
+    )
+    window: Annotated[int, Field(ge=5)] = Field(20, description="steps of the running medians")
+    patience: PositiveInt = Field(3, description="bad steps in a row before a guard fires; of spikes, within half a window")
+    entropy_fall: Share = Field(0.7, description="entropy: share that may go within half a window")
+    entropy_low: Share = Field(0.5, description="entropy: share of the first entropy below which there must have been a gain")
+    entropy_gain: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.5,
+        description="entropy: share of what was unsolved at first that must be solved when no entropy is left; before in proportion",
+    )
+    entropy_rise: Factor = Field(2.0, description="entropy: times its running median")
+    format_fall: Share = Field(0.2, description="format_rate: below its best running median")
+    reward_fall: Share = Field(0.25, description="reward: below its best running median, as a share of all that was won")
+    equal_groups: Share = Field(0.95, description="reward_variance: share of groups with equal rewards, where less than half is solved")
+    length_rise: Factor = Field(1.5, description="response_length: times its running median, where the reward does not rise")
+    length_fall: Share = Field(0.5, description="response_length: the same downwards")
+    truncated_rise: Share = Field(0.25, description="response_length: share of responses cut off, above its running median")
+    importance_ratio: Factor = Field(1.2, description="importance_ratio: its mean may lie between 1 / this and this")
+    mismatch_kl_nats: PositiveFloat = Field(0.1, description="importance_ratio: mismatch_kl, of learner and generator, a token")
+    loss_spike_deviations: PositiveFloat = Field(10.0, description="loss_spike: robust standard deviations above the running median")
+    grad_norm_factor: Factor = Field(8.0, description="grad_norm_spike: times its running median")
+    validation_deviations: PositiveFloat = Field(3.0, description="validation: standard errors below the best accuracy")
+    validation_patience: PositiveInt = Field(2, description="validation: so many validations in a row")
+    remedies: list[Remedy] = Field(["lower_rate"], description="tried one after the other, the last one again; none: back without a change")
+    rate_factor: Share = Field(0.25, description="lower_rate: times the learning rate")
+    clip_factor: Share = Field(0.5, description="tighter_clip: times learner.max_grad_norm and the loss's clip range")
+    batch_factor: Annotated[int, Field(ge=2)] = Field(2, description="larger_batch: times the responses of a step")
+    kl_coefficient: NonNegativeFloat = Field(0.01, description="more_regularisation: loss.kl_coefficient at least")
+    entropy_coefficient: NonNegativeFloat = Field(0.0, description="more_regularisation: loss.entropy_coefficient at least")
+    temperature: PositiveFloat = Field(1.0, description="temperature: of the generator")
+    max_rollbacks: NonNegativeInt = Field(3, description="of a stage; where a guard fires after the last one, the job ends")
+
+    @property
+    def may_roll_back(self) -> bool:
+        """Whether any guard takes a stage back."""
+        return "rollback" in {self.action, *self.actions.values()}
+
+    @property
+    def may_need_reference(self) -> bool:
+        """Whether a remedy loads the start model a second time, for a KL."""
+        return self.may_roll_back and "more_regularisation" in self.remedies and self.kl_coefficient > 0
 
 
 class StudySection(Section):

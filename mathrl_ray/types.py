@@ -204,6 +204,8 @@ class StageSettings:
     """Its name, for the files below."""
     dump_folder: str = ""
     """Where the batches of skipped updates are kept; nowhere when empty."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the recipe, each "section.key", that have other values in this stage: a guard's remedies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,6 +240,10 @@ class FakeLearner:
         if self.transport != "shared_memory":
             await self._act("send_weights", manifest.policy_version)
 
+    async def use_average(self) -> dict[str, float]:
+        """As a learner that keeps none."""
+        return {}
+
     async def save(self, folder: str) -> None:
         await self._act("save", folder)
 
@@ -314,6 +318,9 @@ class LocalLearner:
 
     async def send_weights(self, manifest: WeightManifest) -> None:
         self.learner.send_weights(manifest)
+
+    async def use_average(self) -> dict[str, float]:
+        return self.learner.use_average()
 
     async def save(self, folder: str) -> None:
         self.learner.save(folder)

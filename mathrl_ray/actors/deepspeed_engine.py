@@ -115,6 +115,42 @@ class Engine:
             value = safe_get_full_fp32_param(parameter) if kind == MASTER else safe_get_full_optimizer_state(parameter, kind)
             yield label, value.reshape(shape)
 
+    def master_shares(self) -> list[torch.Tensor]:
+        """This rank's part of the trained weights' float32 values, flat, as the optimizer has it; what is written there it steps from."""
+        zero = self._engine.optimizer
+        shares = zero.fp32_partitioned_groups_flat if self._divides_weights else zero.single_partition_of_fp32_groups
+        return [share.detach() for share in shares]
+
+    def master_shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Name and whole shape of each trained weight."""
+        return [(name, _whole_shape(parameter)) for name, parameter in self._trained()]
+
+    def masters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every trained weight's float32 value, whole, one at a time. All ranks go through them together."""
+        for name, parameter in self._trained():
+            yield name, safe_get_full_fp32_param(parameter).reshape(_whole_shape(parameter))
+
+    def set_masters(self, read: Callable[[str], torch.Tensor]) -> None:
+        """Write every trained weight, whole, from its float32 value: read(name), on the CPU."""
+        with self._all_divided():
+            for name, parameter in self._trained():
+                self._set(parameter, read(name), None)
+
+    def refresh_weights(self) -> None:
+        """Bring what is computed with to what `master_shares` holds. All ranks together."""
+        with self._all_divided():
+            for (_, parameter), (_, whole) in zip(self._trained(), self.masters(), strict=True):
+                self._set(parameter, whole, None)
+
+    @contextlib.contextmanager
+    def _all_divided(self) -> Iterator[None]:
+        """Under ZeRO 3 small weights that are held whole are divided too, for the block."""
+        if self._divides_weights:
+            self._engine.optimizer.checkpoint_event_prologue()
+        yield
+        if self._divides_weights:
+            self._engine.optimizer.checkpoint_event_epilogue()
+
     def restore(self, read: Callable[[str], torch.Tensor], num_optimizer_steps: int) -> None:
         """Take over what `trainer_tensors` gave another engine of the same model, which may have divided it otherwise.
 
@@ -124,14 +160,11 @@ class Engine:
         """
         if num_optimizer_steps:
             self._begin_moments(num_optimizer_steps)
-        if self._divides_weights:
-            self._engine.optimizer.checkpoint_event_prologue()  # small weights that are held whole are divided too
-        for name, parameter in self._trained():
-            self._set(parameter, read(f"{MASTER}/{name}"), None)
-            for moment in MOMENTS if num_optimizer_steps else ():
-                self._set(parameter, read(f"{moment}/{name}"), moment)
-        if self._divides_weights:
-            self._engine.optimizer.checkpoint_event_epilogue()
+        with self._all_divided():
+            for name, parameter in self._trained():
+                self._set(parameter, read(f"{MASTER}/{name}"), None)
+                for moment in MOMENTS if num_optimizer_steps else ():
+                    self._set(parameter, read(f"{moment}/{name}"), moment)
 
     def _begin_moments(self, num_steps: int) -> None:
         """Adam makes its state at its first step; here it must be there before."""

@@ -98,6 +98,17 @@ class Learner(Protocol):
         """Send what was published while the generators apply it, where the transport does that."""
         ...
 
+    async def use_average(self) -> dict[str, float]:
+        """Put the average of the stage's weights (learner.average) in their place, for good, to be published and saved.
+
+        At a stage's end: nothing trains after it.
+
+        Returns:
+            num_averaged, average_distance (norm of the average less the last weights) and average_relative_distance (by the norm of
+            these); {} where there is no average, or it is in place already: the weights are as before.
+        """
+        ...
+
     async def save(self, folder: str) -> None:
         """Write a folder that AutoModelForCausalLM and vLLM open; it appears whole or not at all."""
         ...

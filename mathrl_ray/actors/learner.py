@@ -9,6 +9,7 @@ import gc
 import random
 import time
 from collections.abc import Mapping, Sequence
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mathrl_ray.actors.model_folder import load_model, save_model, with_adapters
 from mathrl_ray.actors.process_group import ProcessGroup, Rendezvous, free_port
 from mathrl_ray.actors.publishing import Publisher, go_through, publisher_for
 from mathrl_ray.actors.watchdog import Watchdog
-from mathrl_ray.config import Recipe
+from mathrl_ray.config import Recipe, with_changes
 from mathrl_ray.core.schedule import learning_rate_at
 from mathrl_ray.core.statistics import mean_importance_ratio, mismatch_kl
 from mathrl_ray.core.throughput import peak_flops, training_flops
@@ -44,6 +45,7 @@ class Learner:
         self._engine: Any = None
         self._steps: Any = None
         self._reference: Any = None
+        self._average: Any = None
         self._publisher: Publisher | None = None
         self._watchdog: Watchdog | None = None
         self._address = "127.0.0.1"
@@ -74,7 +76,7 @@ class Learner:
         Raises:
             ValueError: the recipe asks for an attention implementation that cannot work here, or for a loss that cannot be loaded.
         """
-        self._recipe, self._device = recipe, device
+        self._given_recipe, self._recipe, self._device = recipe, recipe, device
         self._attention, reason = attention_implementation(recipe.learner.attention, device.kind, recipe.model.dtype)
         self._loss = self._loss_function()
         self._publisher = publisher_for(
@@ -104,8 +106,13 @@ class Learner:
         from mathrl_ray.actors.deepspeed_engine import Engine
         from mathrl_ray.actors.learner_steps import LearnerSteps
         from mathrl_ray.actors.policy_module import PolicyModule
+        from mathrl_ray.actors.weight_average import WeightAverage
 
         self._close_engine()
+        recipe = with_changes(self._given_recipe, settings.changes) if settings.changes else self._given_recipe
+        if recipe is not self._recipe:
+            self._recipe = recipe
+            self._loss = self._loss_function()
         learner, loss, seed = self._recipe.learner, self._recipe.loss, self._recipe.run.seed
         self._settings, self._optimizer_step, self._skipped_in_a_row = settings, 0, 0
         self._random = random.Random(seed)
@@ -115,6 +122,7 @@ class Learner:
         model = with_adapters(model, learner)
         module = PolicyModule(model, learner.logits_chunk_tokens, entropy_gradient=loss.entropy_coefficient > 0 or bool(loss.function))
         self._engine = Engine(module, learner, dtype=self._recipe.model.dtype, num_ranks=self._group.num_ranks)
+        self._average = WeightAverage(learner) if learner.average != "none" else None
         self._reference = self._load_reference() if loss.kl_coefficient > 0 else None
         pad_id = self._tokenizer.pad_token_id if self._tokenizer.pad_token_id is not None else self._tokenizer.eos_token_id
         self._steps = LearnerSteps(self._engine, self._group, pad_id or 0, learner.micro_batch_tokens, learner.logits_chunk_tokens)
@@ -198,6 +206,8 @@ class Learner:
         result = self._engine.step(learning_rate)
         if result.applied:
             self._optimizer_step, self._skipped_in_a_row = self._optimizer_step + 1, 0
+            if self._average is not None:
+                self._average.after_update(self._optimizer_step, self._engine)
         else:
             self._skipped_in_a_row += 1
             self._report_skip(totals, batch)
@@ -250,6 +260,15 @@ class Learner:
         assert self._publisher is not None, "setup() comes first"
         return self._publisher
 
+    def use_average(self) -> dict[str, float]:
+        """Put the average of the stage's weights in their place; see `interfaces.Learner`."""
+        if self._average is None or not self._average.sets:
+            return {}
+        num_averaged = self._average.num_averaged
+        sums = self._group.sum(self._average.put_in_place(self._engine))
+        distance, size = sqrt(sums["difference"]), sqrt(sums["last"])
+        return {"num_averaged": num_averaged, "average_distance": distance, "average_relative_distance": distance / size if size else 0.0}
+
     def save(self, folder: str) -> None:
         """Write the model and its tokenizer as a folder that AutoModelForCausalLM and vLLM open; whole or not at all."""
         from mathrl_ray.actors.trainer_state import weight_plans
@@ -268,9 +287,10 @@ class Learner:
         """
         from mathrl_ray.actors.trainer_state import Counters, write_checkpoint
 
-        counters = Counters(self._optimizer_step, self._policy_version, self._skipped_in_a_row, self._random.getstate())
-        rank, dtype = self._group.rank, self._recipe.model.dtype
-        return write_checkpoint(Path(folder), self._engine, self._tokenizer, counters, rank=rank, dtype=dtype)
+        rank, dtype, average = self._group.rank, self._recipe.model.dtype, self._average
+        kept = (average.kind, len(average.sets), average.num_taken) if average else ("none", 0, 0)
+        counters = Counters(self._optimizer_step, self._policy_version, self._skipped_in_a_row, self._random.getstate(), *kept)
+        return write_checkpoint(Path(folder), self._engine, self._tokenizer, counters, rank=rank, dtype=dtype, average=average)
 
     def load_checkpoint(self, folder: str) -> None:
         """After `start_stage` with the settings of the stage that was saved: go on from where it was.
@@ -280,7 +300,7 @@ class Learner:
         """
         from mathrl_ray.actors.trainer_state import read_checkpoint
 
-        counters = read_checkpoint(Path(folder), self._engine, rank=self._group.rank)
+        counters = read_checkpoint(Path(folder), self._engine, rank=self._group.rank, average=self._average)
         self._optimizer_step, self._policy_version = counters.optimizer_step, counters.policy_version
         self._skipped_in_a_row = counters.skipped_in_a_row
         self._random.setstate(counters.random_state)
@@ -293,7 +313,7 @@ class Learner:
     def _close_engine(self) -> None:
         if self._engine is not None:
             self._engine.close()
-            self._engine = self._steps = self._reference = None
+            self._engine = self._steps = self._reference = self._average = None
             gc.collect()  # the engine and its module point at each other; the next model needs the memory now
 
     def _throughput(self, num_tokens: float, num_sequences: int, seconds: float) -> dict[str, float]:

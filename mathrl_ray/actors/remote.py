@@ -357,6 +357,10 @@ class RemoteLearner:
         if self._published:
             Path(self._published).unlink(missing_ok=True)
 
+    async def use_average(self) -> dict[str, float]:
+        figures: dict[str, float] = await self.on_all_ranks("use_average", limit=self._limit)
+        return figures
+
     async def save(self, folder: str) -> None:
         await self.on_all_ranks("save", folder, limit=self._limit)
 

@@ -4,6 +4,7 @@ Called by learner.py, on every rank together. Knows torch and the engine's names
 
     config.json, tokenizer files, model.safetensors     AutoModelForCausalLM and vLLM open the folder
     trainer/optimizer.safetensors                       <what>/<parameter>: float32 value, exp_avg, exp_avg_sq of each trained weight, whole
+    trainer/average.safetensors                         <n>/<parameter>: what learner.average keeps (weight_average.py), where it does
     trainer/random-rank<N>.safetensors                  the bytes of torch's random states on a rank
     trainer/learner.json                                counters, and the random state that shuffles minibatches
 
@@ -26,8 +27,9 @@ from safetensors import safe_open
 
 from mathrl_ray.actors.model_folder import write_model
 from mathrl_ray.actors.tensor_file import TensorPlan, write_tensors
+from mathrl_ray.actors.weight_average import WeightAverage
 
-TRAINER = "trainer"
+TRAINER, AVERAGE_FILE = "trainer", "average.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,12 @@ class Counters:
     skipped_in_a_row: int
     random_state: tuple[Any, ...]
     """Python's, which shuffles minibatches."""
+    average: str = "none"
+    """What kind of average average.safetensors is of."""
+    num_averaged_sets: int = 0
+    """How many sets of weights are there."""
+    num_taken: int = 0
+    """How many the average has taken in."""
 
 
 def weight_plans(engine: Any, dtype: str) -> list[TensorPlan]:
@@ -47,7 +55,9 @@ def weight_plans(engine: Any, dtype: str) -> list[TensorPlan]:
     return [TensorPlan(name, getattr(torch, dtype), tuple(empty.shape)) for name, empty in engine.weight_shapes()]
 
 
-def write_checkpoint(folder: Path, engine: Any, tokenizer: Any, counters: Counters, *, rank: int, dtype: str) -> dict[str, float]:
+def write_checkpoint(
+    folder: Path, engine: Any, tokenizer: Any, counters: Counters, *, rank: int, dtype: str, average: WeightAverage | None = None
+) -> dict[str, float]:
     """
     Args:
         folder: exists, seen by all ranks.
@@ -56,12 +66,14 @@ def write_checkpoint(folder: Path, engine: Any, tokenizer: Any, counters: Counte
         counters: the same on every rank.
         rank: this one; the first writes, the others take part in gathering what is divided.
         dtype: model.dtype.
+        average: of the stage's weights, where one is kept.
 
     Raises:
         OSError: a file could not be written; this rank has taken part in all of the gathering.
     """
     trainer = folder / TRAINER
     weights, state = engine.weights(), engine.trainer_tensors()
+    averaged = average.tensors(engine) if average else iter(())
     try:
         trainer.mkdir(exist_ok=True)
         _write_random(trainer / f"random-rank{rank}.safetensors")
@@ -71,17 +83,20 @@ def write_checkpoint(folder: Path, engine: Any, tokenizer: Any, counters: Counte
         write_model(engine.module.model, tokenizer, folder, weight_plans(engine, dtype), watch.over(weights))
         plans = [TensorPlan(name, torch.float32, shape) for name, shape in engine.trainer_shapes()]
         write_tensors(trainer / "optimizer.safetensors", plans, watch.over(state))
+        if average and average.sets:
+            plans = [TensorPlan(name, torch.float32, shape) for name, shape in average.shapes(engine)]
+            write_tensors(trainer / AVERAGE_FILE, plans, watch.over(averaged))
         content = json.dumps({**asdict(counters), "num_adam_steps": engine.num_optimizer_steps})
         _write_synced(trainer / "learner.json", content)
         sizes = (path.stat().st_size for path in folder.rglob("*") if path.is_file())
         return {"checkpoint_bytes": float(sum(sizes)), "checkpoint_memory_gib": watch.growth_bytes / 2**30}
     finally:
         # On every rank, and also where this one's disk is full: the ranks gather each tensor together, and would wait for one that left.
-        for _ in itertools.chain(weights, state):
+        for _ in itertools.chain(weights, state, averaged):
             pass
 
 
-def read_checkpoint(folder: Path, engine: Any, *, rank: int) -> Counters:
+def read_checkpoint(folder: Path, engine: Any, *, rank: int, average: WeightAverage | None = None) -> Counters:
     """Bring an engine that holds the stage's start model to where another one was when it wrote the folder.
 
     Raises:
@@ -92,6 +107,9 @@ def read_checkpoint(folder: Path, engine: Any, *, rank: int) -> Counters:
     num_adam_steps = content.pop("num_adam_steps")
     with safe_open(trainer / "optimizer.safetensors", framework="pt") as file:
         _check_shapes(folder, file, engine)
+        if average and content.get("num_averaged_sets") and content["average"] == average.kind:  # else it begins here
+            with safe_open(trainer / AVERAGE_FILE, framework="pt") as kept:
+                average.restore(kept.get_tensor, content["num_averaged_sets"], content["num_taken"], engine)
         engine.restore(file.get_tensor, num_adam_steps)
     own_random = trainer / f"random-rank{rank}.safetensors"
     if own_random.exists():  # not where there were fewer ranks

@@ -66,8 +66,9 @@ def learner_settings(recipe: Recipe, device: Device, stages: Sequence[str]) -> L
         zero_stage=learner.zero_stage,
         offload=learner.offload,
         lora_rank=learner.lora_rank,
-        has_reference=recipe.loss.kl_coefficient > 0,
+        has_reference=recipe.loss.kl_coefficient > 0 or recipe.guards.may_need_reference,
         on_gpu=device.kind == "cuda",
+        num_averaged_sets=learner.num_averaged_sets,
         num_rows=_largest_batch(recipe, stages),
     )
 
@@ -164,7 +165,8 @@ def _on_hosts(case: _Case) -> Finding:
     verdict = max(verdicts, key=("ok", "warning", "failed").index)
     found = f"{gigabytes(available)} free on {counted(len(case.nodes), 'node')}"
     cache = f", of which generator.kv_cache_gib {gigabytes(case.cache_bytes)} each" if case.cache_bytes else ""
-    rank = f"{gigabytes(case.learner.host)} offloaded" if case.device.kind == "cuda" else _parts(case.learner)
+    on_host = "offloaded or averaged" if case.settings.num_averaged_sets else "offloaded"
+    rank = f"{gigabytes(case.learner.host)} {on_host}" if case.device.kind == "cuda" else _parts(case.learner)
     needed = (
         f"about {gigabytes(needs.total)}: generators {gigabytes(needs.generators)}{cache}; published weights {gigabytes(needs.published)}; "
         f"scorers {gigabytes(needs.scorers)}; learner {rank} and {gigabytes(LEARNER_PROCESS_BYTES)} of libraries"
@@ -222,8 +224,12 @@ def _smaller_cache(recipe: Recipe, size: float) -> str:
 
 
 def _host_change_beside_gpus(case: _Case) -> str:
-    if case.learner.host:
+    if case.recipe.learner.average == "last_k":
+        return f'lower learner.average_last (now {case.recipe.learner.average_last}) or set learner.average = "ema", which keeps one set'
+    if case.recipe.learner.offload != "none":
         return f'set learner.offload = "none" (now "{case.recipe.learner.offload}"), where the GPUs hold it, or use hosts with more memory'
+    if case.settings.num_averaged_sets:
+        return 'set learner.average = "none", or use hosts with more memory'
     return "end what else uses the hosts' memory, or use hosts with more of it"
 
 

@@ -160,6 +160,8 @@ class LearnerSettings:
     has_reference: bool = False
     """A second copy of the start model is loaded for the KL (loss.kl_coefficient)."""
     on_gpu: bool = False
+    num_averaged_sets: int = 0
+    """Float32 copies of the trained weights that learner.average keeps, on the host."""
     num_rows: int | None = None
     """Of the largest batch; 0: nothing is trained. None: more than a micro-batch holds."""
 
@@ -186,7 +188,7 @@ class LearnerMemory:
     kept: int = 0
     """On a CPU, where blocks that the backward pass has freed stay with the process: activations and logits, in the step as well."""
     host: int = 0
-    """What offload moves to the host's memory."""
+    """What lies in the host's memory in any case: what offload moves there, and what learner.average keeps."""
 
     @property
     def backward_peak(self) -> int:
@@ -221,6 +223,7 @@ def learner_memory(shape: ModelShape, settings: LearnerSettings, num_parameters:
         step         4 N / R, the flat gradient, and 8 N / R (4 N / R on a GPU) that torch's AdamW makes for its denominator
         activations  (see activation_bytes_per_token) a token; one layer's MLP gradients more, 3 w i; checkpointing: one layer's
         logits       4 float32 tensors [chunk, V], and the head's weight gradient, w V H, before it is added
+        averages     4 N / R on the host for each set of weights that is kept (learner.average), and once more while it is saved or used
         kept         on a CPU activations and logits again, beside the step: the C library keeps freed blocks (a GPU's allocator uses them)
 
     Args:
@@ -241,6 +244,8 @@ def learner_memory(shape: ModelShape, settings: LearnerSettings, num_parameters:
         host, optimizer, step = optimizer + step, 0, 0
     if settings.offload == "all":
         host, weights = host + weights, 0
+    if settings.num_averaged_sets:
+        host += (settings.num_averaged_sets + 1) * FLOAT32_BYTES * trained // ranks
     activations, logits = _activations(shape, settings), _logits(shape, settings)
     return LearnerMemory(
         weights=weights,

@@ -48,6 +48,7 @@ def stage_settings(run: Run, stage: str, *, learning_rate: float, num_optimizer_
         num_optimizer_steps=num_optimizer_steps,
         stage=f"{stage}-{part}" if part else stage,
         dump_folder=str(run.recorder.folder / "dumps"),
+        changes=dict(run.remedies),
     )
 
 

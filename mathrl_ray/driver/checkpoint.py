@@ -20,7 +20,8 @@
 
 When: every run.checkpoint_every steps, after run.checkpoint_minutes, at the end of a stage's training, and when a job is told to stop.
 Which stay: of each stage the run.keep_last newest, the run.keep_best with the highest validation accuracy of those whose step was
-validated, and those whose step is being validated. The formats are safetensors, Parquet and JSON, so that reading one runs no code.
+validated, those whose step is being validated, and the one that a guard would go back to. The formats are safetensors, Parquet and
+JSON, so that reading one runs no code.
 Called by the stages and the loops.
 """
 
@@ -73,6 +74,16 @@ class Checkpoint:
         return bool(self.content["is_trained"])
 
     @property
+    def guards(self) -> Mapping[str, Any]:
+        """State of the stage's guards; empty in a checkpoint of before there were any."""
+        return dict(self.content.get("guards", {}))
+
+    @property
+    def remedies(self) -> Mapping[str, Any]:
+        """What they had changed in the recipe."""
+        return dict(self.content.get("remedies", {}))
+
+    @property
     def facts(self) -> Mapping[str, Any]:
         """What the stage itself has kept."""
         return dict(self.content["facts"])
@@ -86,6 +97,9 @@ def is_due(run: Run, step: int) -> bool:
     """Whether the recipe asks for a checkpoint after this training step (from 1)."""
     every, minutes = run.recipe.run.checkpoint_every, run.recipe.run.checkpoint_minutes
     if every and step % every == 0:
+        return True
+    validated = run.recipe.eval.validate_every  # each step that early stopping may choose, before it is known how good it is
+    if run.recipe.eval.stop_after and validated and step % validated == 0:
         return True
     return minutes > 0 and run.recorder.elapsed_s() - run.saved_s >= 60 * minutes
 
@@ -126,7 +140,7 @@ async def save_checkpoint(
     seconds, run.saved_s = time.monotonic() - began, run.recorder.elapsed_s()
     run.recorder.metrics(stage, step, run.policy_version, {"checkpoint_s": seconds, **figures})
     run.console.say(f"{stage} step {step}: checkpoint {folder.name} in {seconds:.1f} s")
-    await asyncio.to_thread(_remove_old, run, stage, set(loops.validating) if loops else set())
+    await asyncio.to_thread(_remove_old, run, stage, set(loops.validating) if loops else set(), run.guards.good_step)
     return folder
 
 
@@ -139,11 +153,13 @@ def _content(run: Run, stage: str, step: int, loops: LoopState | None, is_traine
         "optimizer_steps": run.ledger.counts.optimizer_steps,
         "is_trained": is_trained,
         "finished": [dict(summary) for summary in run.stages],
-        "recipe": masked(run.recipe.model_dump(mode="json")),
+        "recipe": masked(run.given_recipe.model_dump(mode="json")),
         "elapsed_s": run.recorder.elapsed_s(),
         "metrics_bytes": run.recorder.metrics_bytes,
         "canary_limit_nats": run.canary_limit_nats,
         "ledger": run.ledger.state(),
+        "guards": run.guards.state(),
+        "remedies": dict(run.remedies),
         "loops": loops.plain() if loops else None,
         "facts": dict(facts),
     }
@@ -152,7 +168,7 @@ def _content(run: Run, stage: str, step: int, loops: LoopState | None, is_traine
 def _write(folder: Path, run: Run, content: dict[str, Any], groups: Sequence[Any]) -> None:
     write_groups(folder / TRAINER / GROUPS_FILE, groups)
     content["digests"] = run_digests(
-        run.recipe, train=run.train_problems, traces=run.traces, validation=run.validation_problems, test=run.test_problems
+        run.given_recipe, train=run.train_problems, traces=run.traces, validation=run.validation_problems, test=run.test_problems
     )
     run.recorder.sync_metrics()  # a power cut must not leave it shorter than is written here
     (folder / TRAINER / RUN_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -211,10 +227,12 @@ def _read_all(run_folder: Path) -> tuple[list[Checkpoint], dict[Path, Exception]
     return sorted(found, key=lambda each: (len(each.finished), each.step)), unreadable
 
 
-def _remove_old(run: Run, stage: str, validating: Collection[int]) -> None:
+def _remove_old(run: Run, stage: str, validating: Collection[int], good_step: int | None) -> None:
     """Remove what nobody keeps. Where that fails the run goes on: the disk is fuller than it could be."""
     keys, steps = run.recipe.run, [each.step for each in whole_checkpoints(run.recorder.folder) if each.stage == stage]
     kept = kept_steps(steps, run.validations_of(stage), keys.keep_last, keys.keep_best) | set(validating)
+    if good_step is not None:
+        kept |= set(steps_until(steps, good_step)[-1:])
     for step in sorted(set(steps) - kept):
         folder = run.recorder.checkpoint_folder(stage, step)
         try:
@@ -237,3 +255,12 @@ def kept_steps(steps: Sequence[int], accuracies: Mapping[int, float], keep_last:
     """
     best = sorted((step for step in steps if step in accuracies), key=lambda step: (accuracies[step], step))
     return {*sorted(steps)[-keep_last:], *(best[-keep_best:] if keep_best else [])}
+
+
+def steps_until(steps: Sequence[int], last: int) -> list[int]:
+    """Those up to a step, in order: the last of them is where a stage goes back to.
+
+    >>> steps_until([20, 10, 30], 25)
+    [10, 20]
+    """
+    return sorted(step for step in steps if step <= last)

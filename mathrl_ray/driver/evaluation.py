@@ -161,6 +161,8 @@ def _note_validation(
     interval = {"validation_ci95_low": low, "validation_ci95_high": high}
     numbers = {f"validation_{key}": value for key, value in flat_metrics(figures).items()}
     run.recorder.metrics(stage, step, version, {**facts, **numbers, **interval})
+    if name == stage:  # not one of several trainings of a stage, whose validations are of different models
+        run.guards.validated(step, figures)
     return figures
 
 

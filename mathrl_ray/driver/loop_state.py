@@ -64,6 +64,10 @@ class LoopState:
             "prompts": self.prompts.plain(),
         }
 
+    def with_all_in_flight(self) -> "LoopState":
+        """Every group sampled again, with the settings that hold now; what was dropped since the last batch is written down already."""
+        return replace(self.sampling_again({*self.sampled, *self.buffered}), record=RecordState({}, [], {}, self.record.totals))
+
     def sampling_again(self, numbers: Collection[int]) -> "LoopState":
         """The state with these groups in flight, whatever was there of them."""
         alive = [[number, "in flight" if number in numbers else stage, version] for number, stage, version in self.gate.alive]

@@ -30,7 +30,8 @@ from mathrl_ray.driver.prompt_stream import PromptStream
 from mathrl_ray.driver.replicas import GivenUpError, Replica
 from mathrl_ray.driver.rollouts import Prompt, grade_group, sample_group
 from mathrl_ray.driver.run import Run
-from mathrl_ray.driver.step_record import FAILED, OTHER_PROBLEM, TIME_IS_UP, StepRecord
+from mathrl_ray.driver.stage_end import StageAverage, early_stopping
+from mathrl_ray.driver.step_record import FAILED, OTHER_PROBLEM, SET_BACK, STOPPED_EARLY, TIME_IS_UP, StepRecord
 from mathrl_ray.types import Problem, TrajectoryGroup, WeightManifest
 
 MOST_SKIPPED = 0.5
@@ -43,7 +44,15 @@ AfterStep = Callable[[int, Sequence[TrajectoryGroup], dict[str, float]], None]
 class PolicyLoops:
     """One stage's loops and what they share."""
 
-    def __init__(self, run: Run, stage: str, num_steps: int, after_step: AfterStep, state: LoopState | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        stage: str,
+        num_steps: int,
+        after_step: AfterStep,
+        state: LoopState | None = None,
+        average: StageAverage | None = None,
+    ) -> None:
         """
         Args:
             run: the run; the stage has begun.
@@ -51,12 +60,16 @@ class PolicyLoops:
             num_steps: batches to train on; fewer where grpo.num_epochs ends before.
             after_step: told of each step's groups and numbers, in order.
             state: of the loops that these go on from; learner and generators hold its weights.
+            average: of these weights (learner.average), where the loops go on.
 
         Raises:
             RecipeError: the state is one of another grpo.prompts_per_step.
         """
         grpo, driver = run.recipe.grpo, run.recipe.driver
         self._run, self._stage, self._num_steps, self._after_step = run, stage, num_steps, after_step
+        self.early = early_stopping(run, stage)
+        """Whether the validations have ended training, and which was best."""
+        self.average = average or StageAverage(run, stage)
         self._record = StepRecord(run, stage)
         self._prompts = PromptStream(run, stage, state.prompts if state else None, state.step if state else 0)
         self._has_told_of_skipped = False
@@ -162,6 +175,11 @@ class PolicyLoops:
             prompts=self._prompts.state(),
         )
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether the last step is in a checkpoint."""
+        return self._saved_step == self._step
+
     async def _save_at_the_end(self) -> None:
         """Save when the job is told to stop. Validations, whose generation is aborted, would hold up the update of the last step by their
         pins: they are ended. That of the last step is done again at resume, others are named there."""
@@ -176,8 +194,11 @@ class PolicyLoops:
         try:
             await self._until(lambda: self._is_between_steps, "the learner's step")
             if self._step > self._saved_step:
+                if self._is_at_its_own_end:
+                    await self.average.take()
                 state = self._state()
-                await save_checkpoint(self._run, self._stage, self._step, state, is_trained=state.is_done)
+                is_trained, facts = state.is_done or self.early.has_stopped, self.average.facts()
+                await save_checkpoint(self._run, self._stage, self._step, state, is_trained=is_trained, facts=facts)
                 self._saved_step = self._step
         finally:
             self._is_saving = False
@@ -279,7 +300,7 @@ class PolicyLoops:
         step = self._step
         while True:
             await self._until(self._may_step, "a batch of graded groups")
-            if not self._gate.batch_ready or self._run.time_limit.is_up():
+            if self._ends_early or not self._gate.batch_ready or self._run.time_limit.is_up():
                 break
             self._step = step = step + 1
             groups = self._take(step)
@@ -292,23 +313,45 @@ class PolicyLoops:
             update = self._tasks.create_task(self._update(step, manifest), name=f"update of step {step}")
             if self._joins(manifest) or is_due(self._run, step):
                 await update
-            if is_due(self._run, step):  # asked again: the update takes a while
+            if is_due(self._run, step) and not self._is_set_back:  # asked again: the update takes a while
                 await try_to_save(self._run, self._save_now())
         if update is not None:
             await update
+        if self._is_set_back:  # by a guard: what would be saved is what the stage goes back from
+            return step
+        if self._is_at_its_own_end:
+            await self.average.publish(step)
         await try_to_save(self._run, self._save_now())  # again after the evaluation (study.py), which a full disk must not cost
         return step
 
     def _may_step(self) -> bool:
-        return not self._is_saving and (self._gate.batch_ready or self._gate.exhausted)
+        return not self._is_saving and (self._gate.batch_ready or self._gate.exhausted or self._ends_early)
+
+    @property
+    def _is_set_back(self) -> bool:
+        """Whether a guard wants the stage to go back: these loops end, and others go on from there (rollback.py)."""
+        return self._run.guards.setback is not None
+
+    @property
+    def _ends_early(self) -> bool:
+        return self._is_set_back or self.early.has_stopped
+
+    @property
+    def _is_at_its_own_end(self) -> bool:
+        """Whether no step is left: then, and not where something has cut the stage, it ends with its average."""
+        return self._gate.exhausted and not self._ends_early
 
     def _drop_the_rest(self) -> None:
-        """Where run.max_hours has ended the stage: groups that nobody will train on."""
+        """Where the loops were ended: groups that nobody will train on, and, on the way back, validations that nobody waits for."""
+        reason = SET_BACK if self._is_set_back else STOPPED_EARLY if self.early.has_stopped else TIME_IS_UP
         for number, task in self._groups.items():
             task.cancel()
-            self._record.dropped(number, None, TIME_IS_UP)
+            self._record.dropped(number, self._sampled.get(number), reason)
         for number, group in self._buffered.items():
-            self._record.dropped(number, group, TIME_IS_UP)
+            self._record.dropped(number, group, reason)
+        if self._is_set_back:
+            for task in self._validations:
+                task.cancel()
 
     def _take(self, step: int) -> list[TrajectoryGroup]:
         """The next batch, in the order of admission, which does not depend on who was fastest."""
@@ -362,10 +405,11 @@ class PolicyLoops:
         groups, metrics = await self._record.finish(step, metrics)
         self._run.changes.ring()
         self._after_step(step, groups, metrics)
+        self._run.guards.look(step, metrics)
         num_tokens = sum(len(trajectory.completion.token_ids) for group in groups for trajectory in group.trajectories)
         num_left = self._run.steps_left(step, self._num_steps, metrics["consumed_tokens_total"])
         self._run.step_measured(self._stage, metrics["step_s"], num_tokens, num_left)
-        if is_validation_step(self._run, step):
+        if is_validation_step(self._run, step) and not self._is_set_back:
             await self._validate(step, metrics)
 
     async def _validate(self, step: int, totals: Mapping[str, float]) -> None:
@@ -378,8 +422,8 @@ class PolicyLoops:
         self._validating.add(step)
         if self._run.recipe.driver.max_staleness == 0:
             figures = await validate(self._run, self._stage, step, facts=cost)
-            self._validating.discard(step)
             self._run.console.say(f"{self._stage} step {step}: validation {accuracy_text(figures)}")
+            self._validated(step)
             return
         stack = AsyncExitStack()
         replica = await stack.enter_async_context(self._run.weights.pinned())  # before the next update can begin
@@ -387,7 +431,13 @@ class PolicyLoops:
         task = self._tasks.create_task(validation, name=f"validation of step {step}")
         self._validations.add(task)
         task.add_done_callback(self._validations.discard)
-        task.add_done_callback(lambda done: None if done.cancelled() else self._validating.discard(step))
+        task.add_done_callback(lambda done: None if done.cancelled() else self._validated(step))
+
+    def _validated(self, step: int) -> None:
+        self._validating.discard(step)
+        if (accuracy := self._run.validated.get((self._stage, step))) is not None:  # None where it was given up
+            self.early.seen(step, accuracy)
+        self._run.changes.ring()
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
         keys = "generator.limit_s, learner.limit_s, driver.sync_limit_s and driver.start_limit_s together"

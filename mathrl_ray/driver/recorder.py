@@ -153,6 +153,12 @@ class Recorder:
         for watcher in self._watchers:
             watcher.row(row)
 
+    def guard_event(self, kind: str, stage: str, step: int, facts: Mapping[str, Any]) -> None:
+        """One row of guards.jsonl: a guard that fired, a rollback, or whether its remedy helped (guards.py); nothing is taken back."""
+        row = {"kind": kind, "time_s": round(self.elapsed_s(), 3), "stage": stage, "step": step, **facts}
+        with (self.folder / "guards.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
     def evaluation(self, stage: str, policy_version: int, rows: Sequence[Mapping[str, Any]]) -> Path:
         path = self._write_rows(inside(self.folder / "evaluations", f"{stage}-v{policy_version}.parquet"), rows, EVALUATION_SCHEMA)
         for watcher in self._watchers:

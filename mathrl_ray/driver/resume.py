@@ -31,11 +31,13 @@ from mathrl_ray.driver.checkpoint import (
 )
 from mathrl_ray.driver.digests import read_object
 from mathrl_ray.driver.file_names import SWEEP_FILE
+from mathrl_ray.driver.guards import Guards
 from mathrl_ray.driver.recipe_changes import check_recipe
 from mathrl_ray.driver.recorder import Recorder
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.superseded import Position, is_own_checkpoint, row_of, supersede
 from mathrl_ray.driver.whole_folder import remove_leftovers
+from mathrl_ray.sections import StageName
 
 METRICS_FILE = "metrics.jsonl"
 Sight = frozenset[tuple[str, int, int]]
@@ -298,14 +300,27 @@ def _last_time_s(folder: Path) -> float:
     return max((row["time_s"] for row in _rows(folder)), default=0.0)
 
 
-def take_checkpoint(run: Run, stage: str) -> Checkpoint | None:
-    """The checkpoint that this stage goes on from, once; None where it begins."""
+def take_checkpoint(run: Run, stage: StageName) -> Checkpoint | None:
+    """The checkpoint that this stage goes on from, once; None where it begins. With it the run takes what was counted until then, what its
+    guards had seen, and what they had changed in the recipe."""
     checkpoint, run.checkpoint = run.checkpoint, None
     assert checkpoint is None or checkpoint.stage == stage, (checkpoint, stage)
+    run.change_recipe(checkpoint.remedies if checkpoint else {})
+    run.guards = Guards(run, stage, checkpoint.guards if checkpoint else None)
+    if checkpoint is not None:
+        run.ledger.restore(checkpoint.content["ledger"])
     return checkpoint
 
 
-async def go_on(run: Run, checkpoint: Checkpoint, *, learning_rate: float, num_optimizer_steps: int, with_optimizer: bool = True) -> None:
+async def go_on(
+    run: Run,
+    checkpoint: Checkpoint,
+    *,
+    learning_rate: float,
+    num_optimizer_steps: int,
+    with_optimizer: bool = True,
+    model_folder: str = "",
+) -> None:
     """What `begin_stage` is for a stage that begins: the checkpoint's state in the learner, its weights in every generator.
 
     Args:
@@ -315,13 +330,13 @@ async def go_on(run: Run, checkpoint: Checkpoint, *, learning_rate: float, num_o
         num_optimizer_steps: the length of its learning-rate schedule.
         with_optimizer: False takes the checkpoint's model only, as a start model. For a stage whose every round begins a new optimizer: its
             adapters may belong to another model than the run's, which the checkpoint's folder holds with them.
+        model_folder: without the optimizer, a model in the checkpoint's place.
     """
-    run.ledger.restore(checkpoint.content["ledger"])
     settings = stage_settings(run, checkpoint.stage, learning_rate=learning_rate, num_optimizer_steps=num_optimizer_steps)
     with run.ledger.work("learner-0", "load_checkpoint"):
         if with_optimizer:
             await run.actors.learner.start_stage(settings)
             await run.actors.learner.load_checkpoint(str(checkpoint.folder))
         else:
-            await run.actors.learner.start_stage(replace(settings, model_path=str(checkpoint.folder)))
+            await run.actors.learner.start_stage(replace(settings, model_path=model_folder or str(checkpoint.folder)))
     await sync_weights(run, policy_version=checkpoint.content["policy_version"])  # no row: this step has one

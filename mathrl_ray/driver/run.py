@@ -10,12 +10,13 @@ from math import ceil
 from typing import Any
 
 from mathrl_ray.actors.interfaces import Actors, Generator, Scorer
-from mathrl_ray.config import Recipe
+from mathrl_ray.config import Recipe, with_changes
 from mathrl_ray.core.advantages import AdvantageFunction
 from mathrl_ray.core.prompts import PROMPT_NAMES, Prompt, fill, named_prompt
 from mathrl_ray.core.run_estimate import StepForecast
 from mathrl_ray.data.traces import SftRow
 from mathrl_ray.driver.console import Console
+from mathrl_ray.driver.guards import Guards
 from mathrl_ray.driver.ledger import Ledger
 from mathrl_ray.driver.recorder import Recorder
 from mathrl_ray.driver.replicas import Replicas
@@ -77,9 +78,15 @@ class Run:
     """When the last checkpoint was written or tried, by the recorder's clock."""
     ledger: Ledger = field(init=False)
     """Of the present stage."""
+    given_recipe: Recipe = field(init=False)
+    """Without what guards have changed."""
     generators: Replicas[Generator] = field(init=False)
     scorers: Replicas[Scorer] = field(init=False)
     weights: Weights = field(init=False)
+    guards: Guards = field(init=False)
+    """Of the present stage, which makes its own; those that stand here before watch nothing that is trained."""
+    remedies: dict[str, Any] = field(default_factory=dict)
+    """Keys of the recipe that guards have changed for the present stage (rollback.py)."""
     stages: list[dict[str, Any]] = field(default_factory=list)
     """Summaries of the finished stages."""
 
@@ -95,6 +102,18 @@ class Run:
         self.generators = Replicas(self.actors.generators, *shared, room=generator.max_sequences, limit_s=generator.limit_s, say=say)
         self.scorers = Replicas(self.actors.scorers, *shared, room=SCORER_ROOM, limit_s=recipe.scorer.limit_s * SCORER_ROOM, say=say)
         self.weights = Weights(self.actors.learner, self.generators, *shared)
+        self.given_recipe = recipe
+        self.guards = Guards(self, "baseline")
+
+    def change_recipe(self, remedies: Mapping[str, Any]) -> None:
+        """Use other values for these keys, and those that were given for all others.
+
+        Raises:
+            pydantic.ValidationError: it would be a recipe that cannot run; nothing has changed.
+        """
+        if remedies or self.remedies:
+            self.recipe = with_changes(self.given_recipe, remedies) if remedies else self.given_recipe
+            self.remedies = dict(remedies)
 
     async def close(self) -> None:
         """End replacements of failed actors that still go on."""

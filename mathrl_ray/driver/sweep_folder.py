@@ -143,7 +143,7 @@ class SweepFolder:
     def is_finished(self, entry: Entry) -> bool:
         """Whether its run has done all stages, the last one to its end."""
         stages = self.stages_of(entry)
-        return [stage["name"] for stage in stages] == self.stages and "ended_by" not in stages[-1]
+        return [stage["name"] for stage in stages] == self.stages and stages[-1].get("ended_by") != "max_hours"
 
     def can_go_on(self, entry: Entry) -> bool:
         """Whether its run left something to go on from."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil
 from statistics import fmean
-from typing import Any
+from typing import Any, Final
 
 from mathrl_ray.actors.interfaces import ActorError
 from mathrl_ray.config import RecipeError
@@ -29,15 +29,17 @@ from mathrl_ray.driver.checkpoint import Checkpoint, save_checkpoint, try_to_sav
 from mathrl_ray.driver.elite_rows import attempts_path, missing_attempts, pool_path, read_attempts, read_pool, write_attempts, write_pool
 from mathrl_ray.driver.evaluation import accuracy_text, evaluate, validate
 from mathrl_ray.driver.resume import go_on, take_checkpoint
+from mathrl_ray.driver.rollback import go_back
 from mathrl_ray.driver.rows import trajectory_row
 from mathrl_ray.driver.run import Run
+from mathrl_ray.driver.stage_end import StageEnd, early_stopping, use_best
 from mathrl_ray.driver.step_metrics import rollout_metrics
 from mathrl_ray.driver.step_warnings import step_warnings
 from mathrl_ray.recipe_checks import LEAST_LEFT, num_round_steps
 from mathrl_ray.stages.round_sampling import sample_round
 from mathrl_ray.types import OWN_DISTRIBUTION, UNGRADED, Problem, SftExample, Trajectory, TrajectoryGroup
 
-STAGE = "expert_iteration"
+STAGE: Final = "expert_iteration"
 MOST_ENTROPIES = 512
 """Responses of a round whose entropy is measured: enough for a mean, and little beside the training."""
 AT_ONCE = 256
@@ -57,7 +59,14 @@ async def run_expert_iteration(run: Run) -> dict[str, Any]:
         await go_on(run, checkpoint, learning_rate=settings.learning_rate, num_optimizer_steps=1, with_optimizer=False)
     if not run.validation_problems:
         run.console.say(f"{STAGE}: no validation of its rounds, since there are no validation problems (data.num_validation_problems)")
-    return await evaluate(run, STAGE, step=await rounds.train())
+    end = await rounds.train()
+    while run.guards.setback is not None:
+        checkpoint, rounds = await go_back(run, STAGE, num_optimizer_steps=1), _Rounds(run)
+        if checkpoint is not None:
+            rounds.go_on_after(checkpoint)
+        end = await rounds.train()
+    run.guards.stage_ended(end.step)
+    return {**await evaluate(run, STAGE, step=end.step), **end.facts}
 
 
 class _Rounds:
@@ -75,6 +84,7 @@ class _Rounds:
         """What a question of the last round took, its responses together; 0 before the first."""
         self._model_folder = run.model_folder
         """What the next SFT begins from."""
+        self._early = early_stopping(run, STAGE)
         self._warned: set[str] = set()
         self._num_skipped = 0
         """Train problems that the filter passed over when the present round was asked."""
@@ -108,23 +118,33 @@ class _Rounds:
         if self._settings.start == "last_round":
             self._model_folder = folder
 
-    async def train(self) -> int:
-        """All rounds that are left, as far as budget and run.max_hours have room for them. Returns the number of the last one."""
+    async def train(self) -> StageEnd:
+        """All rounds that are left, as far as budget and run.max_hours have room for them, or until early stopping ends them. Returns the
+        round whose model is the stage's."""
         run, rounds = self._run, self._settings.rounds
         run.save_now = self._say_what_is_lost
         for number in range(self._done + 1, rounds + 1):
-            if self._is_budget_spent or run.time_limit.is_up():
+            if self._is_budget_spent or self._early.has_stopped or run.time_limit.is_up():
                 break
             await self._round(number)
+            if run.guards.setback is not None:
+                return StageEnd(self._done)
             self._done = number
         run.save_now = self._save_again
+        if self._early.has_stopped:
+            return await use_best(run, STAGE, self._early, step=self._done, is_saved=self._saved == self._done)
         if self._is_budget_spent:
             run.console.say(f"{STAGE}: {run.sampled_text} are sampled after round {self._done} of {rounds}")
         elif self._done < rounds:
             run.console.say(f"{STAGE}: run.max_hours = {run.recipe.run.max_hours:g} leaves room for {self._done} of {rounds} rounds")
         elif run.token_budget:
             run.console.say(f"{STAGE}: expert_iteration.rounds = {rounds} ended it after {run.sampled_text}: raise it to spend all of them")
-        return self._done
+        return StageEnd(self._done)
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether no round follows the present one, which is sampled, learned from and validated."""
+        return self._is_budget_spent or self._early.has_stopped
 
     @property
     def _is_budget_spent(self) -> bool:
@@ -147,6 +167,8 @@ class _Rounds:
         self._write_trajectories(number, groups, change)
         if change.accepted:
             metrics |= await self._learn(number)
+            if run.guards.setback is not None:
+                return
         else:
             run.console.say(
                 f"{STAGE} round {number}: none of {self._num_responses(groups)} responses was accepted at threshold "
@@ -154,7 +176,11 @@ class _Rounds:
             )
         metrics |= {**run.ledger.lap(), **run.ledger.totals()}
         run.recorder.metrics(STAGE, number, run.policy_version, {**metrics, "spans": run.ledger.take_spans()})
-        await self._validate(number)
+        run.guards.look(number, metrics)
+        if run.guards.setback is None:
+            await self._validate(number)
+        if run.guards.setback is not None:
+            return
         await self._save_round(number)
         shown = {"accepted": len(change.accepted), "pool": len(self._pool.members), "reward": metrics["reward_mean"]}
         num_rounds = number + run.steps_left(number, self._settings.rounds, metrics["consumed_tokens_total"])
@@ -173,7 +199,7 @@ class _Rounds:
         return groups
 
     async def _save(self, number: int) -> None:
-        is_trained = number == self._settings.rounds or self._is_budget_spent
+        is_trained = number == self._settings.rounds or self._is_last
         facts = {"question_tokens": self._question_tokens}
         folder = await save_checkpoint(self._run, STAGE, number, is_trained=is_trained, facts=facts)
         self._saved = number
@@ -185,7 +211,7 @@ class _Rounds:
         Raises:
             RuntimeError: such a round's checkpoint could not be written.
         """
-        is_last = number == self._settings.rounds or self._is_budget_spent
+        is_last = number == self._settings.rounds or self._is_last
         if is_last or self._settings.start == "start_model":
             await try_to_save(self._run, self._save(number))
             return
@@ -314,7 +340,7 @@ class _Rounds:
 
     async def _learn(self, number: int) -> dict[str, float]:
         """SFT on the pool, from the model that expert_iteration.start says; afterwards the generators hold the result. Returns the sync's
-        numbers."""
+        numbers; none where a guard has set the stage back in the middle."""
         run, settings = self._run, self._settings
         num_steps = num_round_steps(settings, len(self._pool.members))
         start = stage_settings(run, STAGE, learning_rate=settings.learning_rate, num_optimizer_steps=num_steps, part=f"round{number}")
@@ -327,7 +353,12 @@ class _Rounds:
             counts.optimizer_steps += 1 - int(metrics.get("skipped_updates", 0))
             counts.trained_tokens += sum(len(example.response_ids) for example in batch)
             run.recorder.metrics(STAGE, number, run.policy_version, {**metrics, "optimizer_step": counts.optimizer_steps})
-        return await sync_weights(run, policy_version=run.policy_version + 1)
+            run.guards.look(number, metrics)
+            if run.guards.setback is not None:
+                return {}
+        with run.ledger.work("learner-0", "use_average"):  # of the round's updates, where learner.average says so
+            average = await run.actors.learner.use_average()
+        return {**average, **await sync_weights(run, policy_version=run.policy_version + 1)}
 
     def _batches(self, number: int) -> Iterator[list[SftExample]]:
         """The pool in a seeded order, another one each epoch of each round; an epoch's last batch may be smaller."""
@@ -341,6 +372,7 @@ class _Rounds:
     async def _validate(self, number: int) -> None:
         if self._run.validation_problems:
             figures = await validate(self._run, STAGE, number)
+            self._early.seen(number, figures["accuracy"])
             self._run.console.say(f"{STAGE} round {number}: validation {accuracy_text(figures)}")
 
 

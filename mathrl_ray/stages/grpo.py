@@ -9,9 +9,11 @@ from typing import Any
 
 from mathrl_ray.driver.canary import begin_stage
 from mathrl_ray.driver.evaluation import evaluate
-from mathrl_ray.driver.loops import PolicyLoops
+from mathrl_ray.driver.loops import AfterStep, PolicyLoops
 from mathrl_ray.driver.resume import go_on, take_checkpoint
+from mathrl_ray.driver.rollback import go_back
 from mathrl_ray.driver.run import Run
+from mathrl_ray.driver.stage_end import StageAverage, StageEnd, use_best
 from mathrl_ray.driver.step_warnings import step_warnings
 from mathrl_ray.recipe_checks import num_grpo_steps
 from mathrl_ray.types import TrajectoryGroup
@@ -19,14 +21,33 @@ from mathrl_ray.types import TrajectoryGroup
 
 async def run_grpo(run: Run) -> dict[str, Any]:
     """Train the start model for `grpo.num_steps` steps or `grpo.num_epochs` epochs, then evaluate."""
-    grpo = run.recipe.grpo
+    checkpoint, grpo = take_checkpoint(run, "grpo"), run.recipe.grpo
     num_steps = num_grpo_steps(grpo, len(run.train_problems))
     run.console.begin_stage("grpo", f"{num_steps} steps of {grpo.prompts_per_step} problems x {grpo.group_size} responses{run.budget_text}")
-    checkpoint, schedule = take_checkpoint(run, "grpo"), num_steps * grpo.updates_per_step
+    schedule = num_steps * grpo.updates_per_step
     if checkpoint is None:
         await begin_stage(run, "grpo", learning_rate=grpo.learning_rate, num_optimizer_steps=schedule)
     else:
         await go_on(run, checkpoint, learning_rate=grpo.learning_rate, num_optimizer_steps=schedule)
+    after_step, state = _teller(run, num_steps), checkpoint.loops() if checkpoint else None
+    average = StageAverage.going_on(run, "grpo", checkpoint.facts if checkpoint else {})
+    loops = PolicyLoops(run, "grpo", num_steps, after_step, state, average)
+    num_done = await loops.train()
+    while run.guards.setback is not None:
+        checkpoint = await go_back(run, "grpo", num_optimizer_steps=schedule)
+        loops = PolicyLoops(run, "grpo", num_steps, after_step, checkpoint.loops().with_all_in_flight() if checkpoint else None)
+        num_done = await loops.train()
+    run.guards.stage_ended(num_done)
+    end = StageEnd(num_done, loops.average.summary())
+    if loops.early.has_stopped:
+        end = await use_best(run, "grpo", loops.early, step=num_done, is_saved=loops.is_saved)
+    else:
+        _say_what_ended_it(run, num_done, num_steps)
+    return {**await evaluate(run, "grpo", step=end.step), **end.facts}
+
+
+def _teller(run: Run, num_steps: int) -> AfterStep:
+    """Tells a person of each step."""
     warned: set[str] = set()
 
     def after_step(step: int, groups: Sequence[TrajectoryGroup], metrics: Mapping[str, float]) -> None:
@@ -40,13 +61,14 @@ async def run_grpo(run: Run) -> dict[str, Any]:
         run.show_sample(groups)
         run.console.step("grpo", step, step + run.steps_left(step, num_steps, metrics["consumed_tokens_total"]), shown)
 
-    state = checkpoint.loops() if checkpoint else None
-    num_done = await PolicyLoops(run, "grpo", num_steps, after_step, state).train()
+    return after_step
+
+
+def _say_what_ended_it(run: Run, num_done: int, num_steps: int) -> None:
     if run.is_budget_spent:
         run.console.say(f"grpo: {run.sampled_text} are sampled after step {num_done}")
     elif num_done < num_steps and run.recipe.run.max_hours:
         run.console.say(f"grpo: run.max_hours = {run.recipe.run.max_hours:g} left room for {num_done} of {num_steps} steps")
     elif run.token_budget:
-        key = "grpo.num_epochs" if grpo.num_epochs else "grpo.num_steps"
+        key = "grpo.num_epochs" if run.recipe.grpo.num_epochs else "grpo.num_steps"
         run.console.say(f"grpo: {key} ended it at step {num_done}, after {run.sampled_text}: raise it to spend all of them")
-    return await evaluate(run, "grpo", step=num_done)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from mathrl_ray.driver.evaluation import evaluate
 from mathrl_ray.driver.resume import go_on, take_checkpoint
 from mathrl_ray.driver.run import Run
+from mathrl_ray.driver.stage_end import StageEnd
 from mathrl_ray.stages.sft_sweep import sweep_sizes
 from mathrl_ray.stages.sft_training import save_trained, train_on
 from mathrl_ray.stages.trace_selection import select_traces
@@ -21,23 +22,23 @@ async def run_sft(run: Run, stage: Literal["sft", "sft_filtered"] = "sft") -> di
     """
     checkpoint = take_checkpoint(run, stage)
     if checkpoint is None:
-        step = await _from_the_start(run, stage)
+        end = await _from_the_start(run, stage)
     elif stage == "sft" and run.recipe.sft.sizes:  # written when the best size was found: only the evaluation is left
         await go_on(run, checkpoint, learning_rate=run.recipe.sft.learning_rate, num_optimizer_steps=1)
-        step = checkpoint.step
+        end = StageEnd(checkpoint.step, checkpoint.facts.get("summary", {}))
     else:
         chosen = checkpoint.facts["traces"]
         traces = run.traces if chosen is None else [run.traces[place] for place in chosen]
-        step = await train_on(run, stage, traces, checkpoint=checkpoint)
-    return await evaluate(run, stage, step=step)
+        end = await train_on(run, stage, traces, checkpoint=checkpoint)
+    return {**await evaluate(run, stage, step=end.step), **end.facts}
 
 
-async def _from_the_start(run: Run, stage: Literal["sft", "sft_filtered"]) -> int:
+async def _from_the_start(run: Run, stage: Literal["sft", "sft_filtered"]) -> StageEnd:
     settings = run.recipe.sft
     keep = settings.keep if stage == "sft" else "correct"
     traces = await select_traces(run, stage, keep)
     if stage == "sft" and settings.sizes:
-        step = await sweep_sizes(run, stage, traces)
-        await save_trained(run, stage, step)
-        return step
+        end = await sweep_sizes(run, stage, traces)
+        await save_trained(run, stage, end)
+        return end
     return await train_on(run, stage, traces)

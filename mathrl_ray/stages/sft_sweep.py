@@ -6,8 +6,8 @@ choice among models is made here, so their figure would be too good.
 
 import io
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from mathrl_ray.driver.canary import sync_weights
 from mathrl_ray.driver.console import LOG_WIDTH
 from mathrl_ray.driver.evaluation import validate
 from mathrl_ray.driver.run import Run
+from mathrl_ray.driver.stage_end import StageEnd
+from mathrl_ray.sections import StageName
 from mathrl_ray.stages.sft_training import train_on
 from mathrl_ray.types import StageSettings
 
@@ -35,10 +37,12 @@ class SizeResult:
     num_steps: int
     policy_version: int
     figures: dict[str, Any]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """For summary.json."""
 
 
-async def sweep_sizes(run: Run, stage: str, traces: Sequence[SftRow]) -> int:
-    """Train one model a size of sft.sizes; afterwards learner and generators hold the best one. Returns its number of steps.
+async def sweep_sizes(run: Run, stage: StageName, traces: Sequence[SftRow]) -> StageEnd:
+    """Train one model a size of sft.sizes; afterwards learner and generators hold the best one, whose number of steps is returned.
 
     The best has the highest validation accuracy, and of equal ones the fewest traces. Subsets are nested, so that a larger size differs
     by what it has more, not by luck.
@@ -59,14 +63,14 @@ async def sweep_sizes(run: Run, stage: str, traces: Sequence[SftRow]) -> int:
             await _bring_back(run, stage, kept, best)
     finally:
         shutil.rmtree(kept, ignore_errors=True)
-    return best.num_steps
+    return StageEnd(best.num_steps, best.facts)
 
 
-async def _train_size(run: Run, stage: str, traces: Sequence[SftRow]) -> SizeResult:
+async def _train_size(run: Run, stage: StageName, traces: Sequence[SftRow]) -> SizeResult:
     part, facts = f"size{len(traces)}", {"sft_size": len(traces)}
-    num_steps = await train_on(run, stage, traces, part=part, facts=facts)
-    figures = await validate(run, stage, num_steps, part=part, facts=facts)
-    return SizeResult(len(traces), num_steps, run.policy_version, figures)
+    end = await train_on(run, stage, traces, part=part, facts=facts)
+    figures = await validate(run, stage, end.step, part=part, facts=facts)
+    return SizeResult(len(traces), end.step, run.policy_version, figures, end.facts)
 
 
 async def _bring_back(run: Run, stage: str, folder: Path, best: SizeResult) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
+from mathrl_ray.core.early_stopping import EarlyStopping
 from mathrl_ray.core.sampling import epoch_order
 from mathrl_ray.core.tokenization import tokenize_apart
 from mathrl_ray.data.traces import SftRow
@@ -18,21 +19,24 @@ from mathrl_ray.driver.checkpoint import Checkpoint, is_due, save_checkpoint, tr
 from mathrl_ray.driver.evaluation import accuracy_text, is_validation_step, validate
 from mathrl_ray.driver.prefetch import Prefetch
 from mathrl_ray.driver.resume import go_on
+from mathrl_ray.driver.rollback import go_back
 from mathrl_ray.driver.run import Run
+from mathrl_ray.driver.stage_end import StageAverage, StageEnd, early_stopping, use_best
 from mathrl_ray.recipe_checks import num_sft_steps
+from mathrl_ray.sections import StageName
 from mathrl_ray.types import SftExample
 
 
 async def train_on(
     run: Run,
-    stage: str,
+    stage: StageName,
     traces: Sequence[SftRow],
     *,
     part: str = "",
     facts: Mapping[str, float] | None = None,
     checkpoint: Checkpoint | None = None,
-) -> int:
-    """Train the start model on traces; afterwards the generators hold the result. Returns the number of steps.
+) -> StageEnd:
+    """Train the start model on traces; afterwards learner and generators hold the result, whose step is returned.
 
     Args:
         run: the run.
@@ -50,18 +54,42 @@ async def train_on(
         await begin_stage(run, stage, learning_rate=settings.learning_rate, num_optimizer_steps=num_steps, part=part, facts=facts)
     else:
         await go_on(run, checkpoint, learning_rate=settings.learning_rate, num_optimizer_steps=num_steps)
-    training = _Training(run, stage, num_steps, part, facts or {}, chosen=places_of(run.traces, traces))
+    chosen = places_of(run.traces, traces)
+    training = _training(run, stage, num_steps, part, facts or {}, chosen, checkpoint)
+    await training.train(traces)
+    while run.guards.setback is not None:
+        checkpoint = await go_back(run, stage, num_optimizer_steps=num_steps)
+        training = _training(run, stage, num_steps, part, facts or {}, chosen, checkpoint)
+        await training.train(traces)
+    run.guards.stage_ended(training.step)
+    return await training.ended()
+
+
+def _training(
+    run: Run,
+    stage: StageName,
+    num_steps: int,
+    part: str,
+    facts: Mapping[str, float],
+    chosen: list[int] | None,
+    checkpoint: Checkpoint | None,
+) -> "_Training":
+    """At its beginning, or after a checkpoint that learner and generators hold."""
+    average, early = StageAverage(run, stage, facts), EarlyStopping(0) if part else early_stopping(run, stage)
+    training = _Training(run, stage, num_steps, part, facts, chosen, average, early)
     if checkpoint is not None:
         training.step = training.saved_step = checkpoint.step
         training.published_step = checkpoint.facts["published_step"]
+        training.average = StageAverage.going_on(run, stage, checkpoint.facts)
     run.save_now = None if part else training.save
-    await training.train(traces)
-    return training.step
+    return training
 
 
-async def save_trained(run: Run, stage: str, num_steps: int) -> None:
+async def save_trained(run: Run, stage: str, end: StageEnd) -> None:
     """Save what learner and generators hold after trainings of which no checkpoint was written."""
-    await _Training(run, stage, num_steps, "", {}, None, step=num_steps, published_step=num_steps).end()
+    training = _Training(run, stage, end.step, "", {}, None, StageAverage(run, stage), EarlyStopping(0), end.facts)
+    training.step = training.published_step = end.step
+    await training.end()
 
 
 @dataclass
@@ -75,6 +103,10 @@ class _Training:
     facts: Mapping[str, float]
     chosen: list[int] | None
     """Places of its traces among the run's; None for all of them."""
+    average: StageAverage
+    early: EarlyStopping
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    """What the trainings before have found out for summary.json."""
     step: int = 0
     published_step: int = 0
     saved_step: int = 0
@@ -83,7 +115,20 @@ class _Training:
 
     async def train(self, traces: Sequence[SftRow]) -> None:
         if self._is_to_be_validated and (self.stage, self.step) not in self.run.validated:  # it was saved just before
-            await self._validate()
+            await self._validate_again()
+        if not self.early.has_stopped:
+            await self._take_batches(traces)
+        if self.run.guards.setback is not None:
+            return
+        if self._is_at_its_own_end:
+            async with self.stepping:
+                await self.average.publish(self.step)
+        if not self.average.is_published:
+            await self._publish()
+        if not self.part:
+            await self.end()
+
+    async def _take_batches(self, traces: Sequence[SftRow]) -> None:
         with prefetched(self.run, sft_batches(self.run, traces, first=self.step)) as batches:
             async for batch in batches:
                 if self.run.time_limit.is_up():
@@ -92,13 +137,28 @@ class _Training:
                     break
                 async with self.stepping:
                     await self._step(batch, batches.last_wait_s)
-                if self._is_to_be_validated:
+                if self._is_to_be_validated and self.run.guards.setback is None:
                     await self._validate()
-                if not self.part and self.step < self.num_steps and is_due(self.run, self.step):
+                if self.early.has_stopped or self.run.guards.setback is not None:
+                    break
+                if not self.part and self.step < self.num_steps and (self._is_best or is_due(self.run, self.step)):
                     await try_to_save(self.run, self.save())
-        await self._publish()
-        if not self.part:
-            await self.end()
+
+    @property
+    def _is_best(self) -> bool:
+        """Whether early stopping would take this step's weights for the stage's."""
+        return self.early.stop_after > 0 and self.early.best_step == self.step
+
+    @property
+    def _is_at_its_own_end(self) -> bool:
+        """Whether all steps are done: neither early stopping nor run.max_hours has ended it, so that it ends with its average."""
+        return self.step == self.num_steps and not self.early.has_stopped
+
+    async def ended(self) -> StageEnd:
+        """What it ended with; after early stopping learner and generators get the best validated weights."""
+        if self.early.has_stopped:
+            return await use_best(self.run, self.stage, self.early, step=self.step, is_saved=self.saved_step == self.step)
+        return StageEnd(self.step, self.average.summary())
 
     async def end(self) -> None:
         """Save for the last time; once more after the evaluation where that fails (study.py), which a full disk must not cost."""
@@ -115,6 +175,8 @@ class _Training:
         run.recorder.metrics(
             self.stage, self.step, run.policy_version, {**self.facts, **metrics, **times, "spans": run.ledger.take_spans()}
         )
+        if not self.part:  # each of several trainings has a series of its own, and no checkpoint to go back to
+            run.guards.look(self.step, metrics)
         run.console.step(self.stage, self.step, self.num_steps, {"loss": metrics["loss"], "entropy": metrics["entropy_nats"]})
         run.step_measured(self.stage, times["step_s"], num_left=None if self.part else self.num_steps - self.step)
 
@@ -125,7 +187,15 @@ class _Training:
     async def _validate(self) -> None:
         await self._publish()
         figures = await validate(self.run, self.stage, self.step, part=self.part, facts=self.facts)
+        self.early.seen(self.step, figures["accuracy"])
         self.run.console.say(f"{self.stage} step {self.step}: validation {accuracy_text(figures)}")
+
+    async def _validate_again(self) -> None:
+        """The validation of the step that the training goes on from, which was not done when the job ended."""
+        if self.average.figures:
+            self.run.console.say(f"warning: no validation of {self.stage} step {self.step}: it was cut off, and the average was saved")
+        else:
+            await self._validate()
 
     async def _publish(self) -> None:
         """Give the generators the present weights, where they do not hold them."""
@@ -140,8 +210,12 @@ class _Training:
         """Once the learner has ended its step; it begins no other meanwhile."""
         async with self.stepping:
             if self.step > self.saved_step:
-                kept = {"published_step": self.published_step, "traces": self.chosen}
-                await save_checkpoint(self.run, self.stage, self.step, is_trained=self.step == self.num_steps, facts=kept)
+                if self._is_at_its_own_end:
+                    await self.average.take()
+                kept = {"published_step": self.published_step, "traces": self.chosen, "summary": dict(self.summary)}
+                is_trained = self.step == self.num_steps or self.early.has_stopped
+                facts = {**kept, **self.average.facts()}
+                await save_checkpoint(self.run, self.stage, self.step, is_trained=is_trained, facts=facts)
                 self.saved_step = self.step
 
 

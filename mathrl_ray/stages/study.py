@@ -24,6 +24,7 @@ async def run_study(run: Run, stages: Sequence[StageName]) -> None:
     for stage in stages[len(run.stages) :]:  # the others are done, in a run that goes on
         run.time_limit.begin_stage(stage)
         run.ledger.begin_stage()
+        run.change_recipe({})  # what a guard has changed holds for its stage
         figures = await _run_stage(run, stage)
         await _save_at_last(run)
         run.stages.append({"name": stage, "policy_version": run.policy_version, **figures, **_spent(run.ledger), **_cut(run)})

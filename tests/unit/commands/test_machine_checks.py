@@ -94,6 +94,22 @@ def test_offloaded_states_and_processes_must_fit_the_hosts(tmp_path):
     assert "more" in memory(0.1, "none").change
 
 
+def test_averages_of_weights_must_fit_the_hosts_beside_gpus(tmp_path):
+    def memory(gib, **average):
+        recipe = gpu_recipe(tmp_path, learner={"gradient_checkpointing": True, **average})
+        return findings_of(recipe, CUDA, replace(NODE, num_gpus=2, gpus=(H100, H100), memory_bytes=int(gib * GIB)))["memory"]
+
+    # 4 bytes x 1.54e9 parameters = 5.75 GiB a set: five and one in passing 34.5 GiB; an ema's two 11.5
+    last = memory(30, average="last_k", average_last=5)
+    assert last.verdict == "failed"
+    assert "34.5 GiB offloaded or averaged" in last.needed
+    assert last.change == 'lower learner.average_last (now 5) or set learner.average = "ema", which keeps one set'
+    assert memory(30, average="ema").verdict == "ok"
+    poor = memory(10, average="ema")
+    assert "11.5 GiB offloaded or averaged" in poor.needed
+    assert poor.change.startswith('set learner.average = "none"')
+
+
 def test_gpus_without_known_memory_are_a_warning(tmp_path):
     for gpus in ((), (Gpu("NVIDIA GB10", None, None),) * 2, (H100, Gpu("MIG-1", None, None))):
         found = findings_of(gpu_recipe(tmp_path), CUDA, replace(NODE, num_gpus=2, gpus=gpus))

@@ -79,6 +79,9 @@ class PlannedScorer(FakeScorer):
 class LoopScene:
     """One stage on made-up actors, and what it left."""
 
+    learner_type: type[TrueLearner] = TrueLearner
+    scorer_type: type[PlannedScorer] = PlannedScorer
+
     def __init__(
         self,
         folder: Any,
@@ -94,9 +97,9 @@ class LoopScene:
         **sections: dict[str, Any],
     ) -> None:
         self.diary = Diary()
-        self.learner = TrueLearner(self.diary, transport=transport, cue=cue)
+        self.learner = self.learner_type(self.diary, transport=transport, cue=cue)
         self.generators = [TrueGenerator(self.diary, f"generator-{index}", cue=cue) for index in range(num_generators)]
-        self.scorers = [PlannedScorer(self.diary, f"scorer-{index}", cue) for index in range(num_scorers)]
+        self.scorers = [self.scorer_type(self.diary, f"scorer-{index}", cue) for index in range(num_scorers)]
         sections["grpo"] = {"num_steps": 6, "prompts_per_step": 2, "group_size": 2, **sections.get("grpo", {})}
         sections["eval"] = {"num_problems": 2, **sections.get("eval", {})}
         recipe = recipe_for(folder, **sections)

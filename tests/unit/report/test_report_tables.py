@@ -35,9 +35,7 @@ def test_markdown_has_as_many_cells_in_every_row_whatever_they_hold():
 
 
 def test_latex_escapes_what_it_would_read():
-    assert latex_text("50 % & a_b #1 {x} ~ ^ \\ $") == (
-        r"50 \% \& a\_b \#1 \{x\} \textasciitilde{} \textasciicircum{} \textbackslash{} \$"
-    )
+    assert latex_text("50 % & a_b #1 {x} ~ ^ \\ $") == (r"50 \% \& a\_b \#1 \{x\} \textasciitilde{} \textasciicircum{} \textbackslash{} \$")
     made = Table("t_1", "T", "c", ("a", "b"), ((Cell("x"), Cell("1", 1)),)).to_latex()
     assert made.splitlines()[4:9] == [r"\begin{tabular}{lr}", r"\toprule", r"a & b \\", r"\midrule", r"x & 1 \\"]
 
