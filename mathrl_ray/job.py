@@ -33,6 +33,7 @@ from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.stopping import END_LIMIT_S, Stopping, farewell
 from mathrl_ray.driver.time_limit import TimeLimit
 from mathrl_ray.driver.trackers import tracking
+from mathrl_ray.report.last_report import write_report
 from mathrl_ray.sections import BUILTIN, StageName
 from mathrl_ray.stages.gold_check import check_golds
 from mathrl_ray.stages.inputs import Inputs, load_inputs, prepare_model
@@ -127,9 +128,12 @@ async def _with_actors(job: _Job, device: Device, recorder: Recorder) -> list[di
             await farewell(run, job.stopping)
 
     namespace = free_namespace(recorder.folder.name)
-    mirror = mirrored(recipe.run.mirror, recorder.folder, say, lambda: job.stopping.requested)
-    async with mirror, placement(recipe, device, namespace) as placed:
-        return await job.stopping.interruptible(work(), before_the_end, say)
+    async with mirrored(recipe.run.mirror, recorder.folder, say, lambda: job.stopping.requested):
+        async with placement(recipe, device, namespace) as placed:
+            summaries = await job.stopping.interruptible(work(), before_the_end, say)
+        if recipe.run.report:
+            await write_report([recorder.folder], recorder.folder / "report.html", say)
+    return summaries
 
 
 async def _prepare_run(job: _Job, device: Device, recorder: Recorder, placed: Placement) -> Run:

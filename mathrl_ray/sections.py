@@ -70,6 +70,7 @@ class RunSection(Section):
     checkpoint_minutes: Annotated[float, Field(ge=0)] = Field(30, description="the same in minutes; 0: not by time")
     keep_last: PositiveInt = Field(2, description="newest checkpoints of each stage that are kept; its last one is among them")
     keep_best: NonNegativeInt = Field(1, description="and those with the best validation accuracy, of the steps that were validated")
+    report: bool = Field(True, description="write report.html when the job has ended well; `python -m mathrl_ray report` does at any time")
     mirror: str = Field(
         "", description="where finished checkpoints, metrics and reports are copied to meanwhile: s3://bucket/folder, file:///folder, ..."
     )

@@ -42,6 +42,7 @@ from mathrl_ray.driver.sweep_room import Needs, Room
 from mathrl_ray.driver.sweep_runs import SweepRuns
 from mathrl_ray.driver.sweep_summary import VariantsFailedError, failures, settings_of, summary_of
 from mathrl_ray.driver.sweep_table import CAPTION, sentences, sweep_table
+from mathrl_ray.report.last_report import write_report
 from mathrl_ray.sections import StageName
 from mathrl_ray.sweep_recipe import PlannedRun, count_text
 
@@ -108,6 +109,8 @@ async def _until_the_end(recipe: Recipe, sweep: SweepRuns, stopping: Stopping, s
         finally:  # whatever it was (a full disk), the runs save while their Ray is there; nothing where they have ended
             await sweep.stop()
         sweep.folder.summary(summary_of(settings_of(sweep.folder, sweep.runs), is_swept=bool(recipe.sweep.lists)))
+        if recipe.run.report:
+            await write_report([sweep.folder.folder], sweep.folder.folder / "report.html", say)
 
 
 @contextlib.contextmanager

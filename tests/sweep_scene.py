@@ -35,7 +35,7 @@ class SweepScene:
 
     def run(self, *overrides, stopping=None):
         """The whole sweep, in this process."""
-        overrides = [f"run.root={self.root}", *overrides]
+        overrides = [f"run.root={self.root}", "run.report=false", *overrides]
         runs, _ = planned_runs(self.recipe_file, overrides, STAGES)
         command = [sys.executable, str(HERE / "fake_variant.py"), str(self.plan_file)]
         recipe = load_recipe(self.recipe_file, overrides)

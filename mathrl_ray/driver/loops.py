@@ -6,6 +6,7 @@
       an update     every generator applies the weights, slots fall free, the step is noted  waits for the generators
       validation    the same weights' accuracy, beside training; they stay pinned meanwhile  waits for its responses
       checkpoint    all of this between two steps; the learner stands, the others go on      waits for the learner's step and its update
+      a setback     a guard ends the loops; others go on from the last good step             waits for the update before
 
 A group holds one of (driver.max_staleness + 1) * grpo.prompts_per_step slots from its admission until the weights that were trained on it
 are in every generator: core/staleness.py has the states, the formula and its proof. With max_staleness = 0 this is the plain loop: sample a
@@ -15,8 +16,7 @@ Called by the stages. Knows the actors' Protocols only; nothing here polls, and 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Sequence
 
 from mathrl_ray.actors.interfaces import Generator
 from mathrl_ray.config import RecipeError
@@ -24,14 +24,15 @@ from mathrl_ray.core.groups import ZERO_VARIANCE, with_advantages
 from mathrl_ray.core.staleness import STALE, StalenessGate
 from mathrl_ray.driver.canary import canary_metrics
 from mathrl_ray.driver.checkpoint import is_due, save_checkpoint, try_to_save
-from mathrl_ray.driver.evaluation import accuracy_text, is_validation_step, validate, validate_beside
+from mathrl_ray.driver.evaluation import is_validation_step
 from mathrl_ray.driver.loop_state import LoopState
 from mathrl_ray.driver.prompt_stream import PromptStream
 from mathrl_ray.driver.replicas import GivenUpError, Replica
 from mathrl_ray.driver.rollouts import Prompt, grade_group, sample_group
 from mathrl_ray.driver.run import Run
-from mathrl_ray.driver.stage_end import StageAverage, early_stopping
+from mathrl_ray.driver.stage_end import StageAverage
 from mathrl_ray.driver.step_record import FAILED, OTHER_PROBLEM, SET_BACK, STOPPED_EARLY, TIME_IS_UP, StepRecord
+from mathrl_ray.driver.step_validations import StepValidations
 from mathrl_ray.types import Problem, TrajectoryGroup, WeightManifest
 
 MOST_SKIPPED = 0.5
@@ -67,8 +68,7 @@ class PolicyLoops:
         """
         grpo, driver = run.recipe.grpo, run.recipe.driver
         self._run, self._stage, self._num_steps, self._after_step = run, stage, num_steps, after_step
-        self.early = early_stopping(run, stage)
-        """Whether the validations have ended training, and which was best."""
+        self.validations = StepValidations(run, stage)
         self.average = average or StageAverage(run, stage)
         self._record = StepRecord(run, stage)
         self._prompts = PromptStream(run, stage, state.prompts if state else None, state.step if state else 0)
@@ -87,10 +87,6 @@ class PolicyLoops:
         """Not graded yet."""
         self._buffered: dict[int, TrajectoryGroup] = {}
         self._num_replaced = self._failed_in_a_row = self._step = self._saved_step = 0
-        self._validating: set[int] = set()
-        """Steps whose validation is not done."""
-        self._validations: set[asyncio.Task[None]] = set()
-        """Those that go on beside training."""
         self._is_saving = False
         if state is not None:
             self._restore(state)
@@ -156,7 +152,9 @@ class PolicyLoops:
         for lost in (each for each in not_done if each < step):
             self._run.console.say(f"warning: no validation of {self._stage} step {lost}: it was cut off, and the weights are step {step}'s")
         if step in not_done:
-            return self._tasks.create_task(self._validate(step, self._record.totals), name=f"validation of step {step}")
+            return self._tasks.create_task(
+                self.validations.validate(step, self._record.totals, self._tasks), name=f"validation of step {step}"
+            )
         return None
 
     def _state(self) -> LoopState:
@@ -169,7 +167,7 @@ class PolicyLoops:
             sampled=dict(self._sampled),
             buffered=dict(self._buffered),
             record=self._record.state(),
-            validating=sorted(self._validating),
+            validating=sorted(self.validations.not_done),
             prompts_per_step=self._run.recipe.grpo.prompts_per_step,
             is_done=self._gate.exhausted,
             prompts=self._prompts.state(),
@@ -183,8 +181,7 @@ class PolicyLoops:
     async def _save_at_the_end(self) -> None:
         """Save when the job is told to stop. Validations, whose generation is aborted, would hold up the update of the last step by their
         pins: they are ended. That of the last step is done again at resume, others are named there."""
-        for task in self._validations:
-            task.cancel()
+        self.validations.cancel()
         await self._save_now()
 
     async def _save_now(self) -> None:
@@ -197,7 +194,7 @@ class PolicyLoops:
                 if self._is_at_its_own_end:
                     await self.average.take()
                 state = self._state()
-                is_trained, facts = state.is_done or self.early.has_stopped, self.average.facts()
+                is_trained, facts = state.is_done or self.validations.early.has_stopped, self.average.facts()
                 await save_checkpoint(self._run, self._stage, self._step, state, is_trained=is_trained, facts=facts)
                 self._saved_step = self._step
         finally:
@@ -334,7 +331,7 @@ class PolicyLoops:
 
     @property
     def _ends_early(self) -> bool:
-        return self._is_set_back or self.early.has_stopped
+        return self._is_set_back or self.validations.early.has_stopped
 
     @property
     def _is_at_its_own_end(self) -> bool:
@@ -343,15 +340,14 @@ class PolicyLoops:
 
     def _drop_the_rest(self) -> None:
         """Where the loops were ended: groups that nobody will train on, and, on the way back, validations that nobody waits for."""
-        reason = SET_BACK if self._is_set_back else STOPPED_EARLY if self.early.has_stopped else TIME_IS_UP
+        reason = SET_BACK if self._is_set_back else STOPPED_EARLY if self.validations.early.has_stopped else TIME_IS_UP
         for number, task in self._groups.items():
             task.cancel()
             self._record.dropped(number, self._sampled.get(number), reason)
         for number, group in self._buffered.items():
             self._record.dropped(number, group, reason)
         if self._is_set_back:
-            for task in self._validations:
-                task.cancel()
+            self.validations.cancel()
 
     def _take(self, step: int) -> list[TrajectoryGroup]:
         """The next batch, in the order of admission, which does not depend on who was fastest."""
@@ -410,34 +406,7 @@ class PolicyLoops:
         num_left = self._run.steps_left(step, self._num_steps, metrics["consumed_tokens_total"])
         self._run.step_measured(self._stage, metrics["step_s"], num_tokens, num_left)
         if is_validation_step(self._run, step) and not self._is_set_back:
-            await self._validate(step, metrics)
-
-    async def _validate(self, step: int, totals: Mapping[str, float]) -> None:
-        """
-        Args:
-            step: whose weights the generators hold.
-            totals: of the ledger at that step's end.
-        """
-        cost = {name: value for name, value in totals.items() if name == "consumed_tokens_total"}
-        self._validating.add(step)
-        if self._run.recipe.driver.max_staleness == 0:
-            figures = await validate(self._run, self._stage, step, facts=cost)
-            self._run.console.say(f"{self._stage} step {step}: validation {accuracy_text(figures)}")
-            self._validated(step)
-            return
-        stack = AsyncExitStack()
-        replica = await stack.enter_async_context(self._run.weights.pinned())  # before the next update can begin
-        validation = validate_beside(self._run, self._stage, step, replica, stack, cost)
-        task = self._tasks.create_task(validation, name=f"validation of step {step}")
-        self._validations.add(task)
-        task.add_done_callback(self._validations.discard)
-        task.add_done_callback(lambda done: None if done.cancelled() else self._validated(step))
-
-    def _validated(self, step: int) -> None:
-        self._validating.discard(step)
-        if (accuracy := self._run.validated.get((self._stage, step))) is not None:  # None where it was given up
-            self.early.seen(step, accuracy)
-        self._run.changes.ring()
+            await self.validations.validate(step, metrics, self._tasks)
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
         keys = "generator.limit_s, learner.limit_s, driver.sync_limit_s and driver.start_limit_s together"

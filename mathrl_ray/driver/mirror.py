@@ -39,10 +39,10 @@ PLAIN_FILES = (
     SWEEP_FILE,
     METRICS,
     "summary.json",
+    "guards.jsonl",
     "report.html",
     *(f"{folder}/*.parquet" for folder in ("evaluations", "elite_pool", "problem_memory")),
 )
-"""Nothing writes a report.html yet."""
 EXAMPLES = "file:///folder or s3://bucket/folder"
 LOOK_EVERY_S = 30.0
 MAX_TRIES = 5

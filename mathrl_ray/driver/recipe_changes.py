@@ -13,7 +13,7 @@ from mathrl_ray.driver.digests import masked_digests
 
 CHANGEABLE = frozenset(
     {
-        *(f"run.{key}" for key in ("name", "root", "commit", "mirror", "resume", "resume_with_changes", "max_hours")),
+        *(f"run.{key}" for key in ("name", "root", "commit", "mirror", "report", "resume", "resume_with_changes", "max_hours")),
         *(f"run.{key}" for key in ("checkpoint_every", "checkpoint_minutes", "keep_last", "keep_best")),
         *("generator.limit_s", "learner.limit_s", "driver.sync_limit_s", "driver.start_limit_s", "driver.max_restarts"),
         *(f"trackers.{key}" for key in ("wandb", "wandb_project", "num_samples")),

@@ -76,12 +76,13 @@ class RunData:
         return self.metrics[-1] if self.metrics else None
 
 
-def read_runs(paths: Sequence[Path], advance: Callable[[int], None] = lambda _: None) -> list[RunData]:
+def read_runs(paths: Sequence[Path], advance: Callable[[int], None] = lambda _: None, *, have_ended: bool = False) -> list[RunData]:
     """Read run directories; a sweep's folder stands for its runs that have begun. A run that is named twice is read once.
 
     Args:
         paths: of run directories and of sweeps' folders.
         advance: called with 1 when a path is read.
+        have_ended: whatever their locks say: the job that asks is theirs, and does no more with them.
 
     Raises:
         ValueError: a path is no run directory, or a sweep of which no run has begun.
@@ -90,7 +91,7 @@ def read_runs(paths: Sequence[Path], advance: Callable[[int], None] = lambda _: 
     for path in paths:
         for folder in run_folders(path):
             if folder.resolve() not in runs:
-                runs[folder.resolve()] = _read(folder)
+                runs[folder.resolve()] = _read(folder, have_ended=have_ended)
         advance(1)
     return _told_apart(list(runs.values()))
 
@@ -131,9 +132,10 @@ def _told_apart(runs: list[RunData]) -> list[RunData]:
     return [replace(run, name=f"{run.folder.resolve().parent.name}/{run.name}") if counts[run.name] > 1 else run for run in runs]
 
 
-def _read(folder: Path) -> RunData:
+def _read(folder: Path, *, have_ended: bool) -> RunData:
     warnings: list[str] = []
-    is_at_work, is_fresh = is_locked(folder), is_fresh_file(folder / "metrics.jsonl")  # first: what ends meanwhile is running, not stopped
+    is_at_work = not have_ended and is_locked(folder)  # first: what ends meanwhile is running, not stopped
+    is_fresh = not have_ended and is_fresh_file(folder / "metrics.jsonl")
     recipe = toml_of(folder / "recipe.toml", warnings)
     summary = object_of(folder / "summary.json", warnings)
     metrics = [row for row in rows_of(folder / "metrics.jsonl", warnings) if "stage" in row and "step" in row]
@@ -190,7 +192,7 @@ def _state(is_at_work: bool, is_fresh: bool, stages: Sequence[StageData], recipe
     job of one stage does not say in its recipe that it is one; where it has ended nothing follows."""
     ended = [stage.name for stage in stages if stage.summary]
     planned = list(recipe.get("study", {}).get("stages", ended))
-    if stages and len(ended) == len(stages) and "ended_by" not in (stages[-1].summary or {}):
+    if stages and len(ended) == len(stages) and (stages[-1].summary or {}).get("ended_by") != "max_hours":
         is_between = is_at_work or (1 < len(ended) < len(planned) and ended == planned[: len(ended)])
         if ended == planned or not is_between:
             return "finished"

@@ -44,13 +44,13 @@ def _stage_cells(each: Result, roles: Sequence[str]) -> tuple[Cell, ...]:
         Cell(percent_text(figures), figures["accuracy"], *figures["ci95"]),
         Cell(_problems(figures), figures.get("num_graded_problems", figures["num_problems"] - figures["num_ungraded"])),
         times_cell(each.times),
-        percent(figures["format_rate"]),
+        percent(figures.get("format_rate")),
         NOTHING if nats is None else Cell(f"{nats:.3f}", nats),
         NOTHING if nats is None else Cell(f"{nats / NATS_PER_BIT:.3f}", nats / NATS_PER_BIT),
-        number(figures["mean_response_tokens"], ".1f"),
-        number(figures["generated_tokens"], ",.0f"),
-        number(figures["optimizer_steps"], ",.0f"),
-        number(figures["wall_s"], ",.0f"),
+        number(figures.get("mean_response_tokens"), ".1f"),
+        number(figures.get("generated_tokens"), ",.0f"),
+        number(figures.get("optimizer_steps"), ",.0f"),
+        number(figures.get("wall_s"), ",.0f"),
         *(number(figures.get("device_s", {}).get(role), ",.1f") for role in roles),
     )
 

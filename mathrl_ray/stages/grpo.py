@@ -39,8 +39,8 @@ async def run_grpo(run: Run) -> dict[str, Any]:
         num_done = await loops.train()
     run.guards.stage_ended(num_done)
     end = StageEnd(num_done, loops.average.summary())
-    if loops.early.has_stopped:
-        end = await use_best(run, "grpo", loops.early, step=num_done, is_saved=loops.is_saved)
+    if loops.validations.early.has_stopped:
+        end = await use_best(run, "grpo", loops.validations.early, step=num_done, is_saved=loops.is_saved)
     else:
         _say_what_ended_it(run, num_done, num_steps)
     return {**await evaluate(run, "grpo", step=end.step), **end.facts}

@@ -17,7 +17,7 @@ RECIPE = REPOSITORY / "jobs" / "recipes" / "arithmetic_cpu.toml"
 SMALL = (
     "eval.num_problems=48", "sft.num_examples=40", "expert_iteration.rounds=2", "expert_iteration.questions=8",
     "expert_iteration.threshold=0.1", "grpo.num_steps=2", "grpo.prompts_per_step=8", "grpo.group_size=4",
-    "generator.kv_cache_gib=0.25", "learner.micro_batch_tokens=1024",
+    "generator.kv_cache_gib=0.25", "learner.micro_batch_tokens=1024", "run.report=false",
 )  # fmt: skip
 
 STAGES = ("baseline", "sft", "sft_filtered", "expert_iteration", "grpo")
@@ -41,7 +41,7 @@ def leftovers(marker: str) -> list[str]:
 def study(start_model, tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     shared_memory = set(os.listdir("/dev/shm"))
-    job = run_job("study", root, start_model, "generator.temperature=1.2")
+    job = run_job("study", root, start_model, "generator.temperature=1.2", "run.report=true")
     assert job.returncode == 0, job.stdout[-3000:] + job.stderr[-3000:]
     return root / "arithmetic_cpu", job, set(os.listdir("/dev/shm")) - shared_memory
 
@@ -54,7 +54,7 @@ def test_the_run_directory_holds_what_design_fixes(study):
     folder, _, _ = study
     assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == {
         "recipe.toml", "environment.json", "metrics.jsonl", "evaluations", "trajectories", "checkpoints", "summary.json", "digests.json",
-        "elite_pool", "problem_memory",
+        "elite_pool", "problem_memory", "tensorboard", "report.html",
     }  # fmt: skip
     checkpoints = {path.name for path in (folder / "checkpoints").iterdir()}
     assert {"sft-3", "grpo-2", "expert_iteration-1", "expert_iteration-2"} <= checkpoints  # 40 examples in batches of 16: 3 steps

@@ -60,7 +60,7 @@ def test_a_sweep_leaves_a_block_for_each_setting_in_order(tmp_path, capsys):
         for seed in (0, 1)
     }
     scene = SweepScene(tmp_path, RATES, plan=plan)
-    scene.run()
+    scene.run("run.report=true")
     blocks = scene.summary()["settings"]
     assert [(block["setting"], block["changes"], block["seeds"], block["missing_seeds"]) for block in blocks] == [
         ("learning_rate-0.0001", {"grpo.learning_rate": 1e-4}, [0, 1], []),
@@ -71,6 +71,8 @@ def test_a_sweep_leaves_a_block_for_each_setting_in_order(tmp_path, capsys):
     assert blocks[1]["stages"][1]["ci95"] == pytest.approx([0.71 - 0.12706, 0.71 + 0.12706], abs=1e-5)
     told = capsys.readouterr().out
     assert "grpo: learning_rate-0.0005 is above learning_rate-0.0001 by 40.0 points; their intervals do not overlap" in told
+    page = (scene.root / "mine" / "report.html").read_text()
+    assert all(f"mine-learning_rate-{rate}-seed-{seed}" in page for rate in (0.0001, 0.0005) for seed in (0, 1)), told
 
 
 def test_as_many_run_side_by_side_as_there_is_room_for_the_first_seed_of_each_setting_first(tmp_path):
