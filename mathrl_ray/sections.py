@@ -438,6 +438,11 @@ class GuardsSection(Section):
         return "rollback" in {self.action, *self.actions.values()}
 
     @property
+    def only_warns(self) -> bool:
+        """Whether no guard does anything else."""
+        return not {"stop", "rollback"} & {self.action, *self.actions.values()}
+
+    @property
     def may_need_reference(self) -> bool:
         """Whether a remedy loads the start model a second time, for a KL."""
         return self.may_roll_back and "more_regularisation" in self.remedies and self.kl_coefficient > 0

@@ -204,6 +204,10 @@ class StageSettings:
     """Its name, for the files below."""
     dump_folder: str = ""
     """Where the batches of skipped updates are kept; nowhere when empty."""
+    first_step: int = 0
+    """Optimizer steps of the schedule that are done already."""
+    reference_path: str = ""
+    """The model that a KL is taken to; "" for model_path."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the recipe, each "section.key", that have other values in this stage: a guard's remedies."""
 

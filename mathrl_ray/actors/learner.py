@@ -114,10 +114,10 @@ class Learner:
             self._recipe = recipe
             self._loss = self._loss_function()
         learner, loss, seed = self._recipe.learner, self._recipe.loss, self._recipe.run.seed
-        self._settings, self._optimizer_step, self._skipped_in_a_row = settings, 0, 0
+        self._settings, self._optimizer_step, self._skipped_in_a_row = settings, settings.first_step, 0
         self._random = random.Random(seed)
         torch.manual_seed(seed)  # adapters begin at random, and must be the same on every rank
-        model, self._tokenizer = self._load_model()
+        model, self._tokenizer = self._load_model(settings.model_path)
         self._count_flops(model)
         model = with_adapters(model, learner)
         module = PolicyModule(model, learner.logits_chunk_tokens, entropy_gradient=loss.entropy_coefficient > 0 or bool(loss.function))
@@ -131,14 +131,14 @@ class Learner:
         """A second copy of the start model, on this rank's device, for the KL."""
         from mathrl_ray.actors.policy_module import PolicyModule
 
-        model, _ = self._load_model()
+        model, _ = self._load_model(self._settings.reference_path or self._settings.model_path)
         return PolicyModule(model.to(self._engine.device).eval(), self._recipe.learner.logits_chunk_tokens)
 
-    def _load_model(self) -> tuple[Any, Any]:
-        """The stage's start model and its tokenizer."""
+    def _load_model(self, folder: str) -> tuple[Any, Any]:
+        """A model and its tokenizer."""
         asked = self._recipe.model
         return load_model(
-            self._settings.model_path, dtype=asked.dtype, attention=self._attention, trust_remote_code=asked.trust_remote_code
+            folder, dtype=asked.dtype, attention=self._attention, trust_remote_code=asked.trust_remote_code
         )
 
     def _count_flops(self, model: Any) -> None:

@@ -38,17 +38,18 @@ def remedy_changes(remedy: Remedy, recipe: Recipe, stage: StageName) -> dict[str
 
 def _wanted(remedy: Remedy, recipe: Recipe, stage: StageName) -> dict[str, Any]:
     guards, loss, trains_policy = recipe.guards, recipe.loss, stage in POLICY_STAGES
+    has_our_loss = trains_policy and not loss.function  # one of the user's own does not read the keys of [loss]
     match remedy:
         case "lower_rate":
             key = RATE_KEYS[stage]
             return {key: value_of(recipe, key) * guards.rate_factor}
         case "tighter_clip":
-            ratios = {"loss.clip_low": loss.clip_low, "loss.clip_high": loss.clip_high} if trains_policy else {}
+            ratios = {"loss.clip_low": loss.clip_low, "loss.clip_high": loss.clip_high} if has_our_loss else {}
             clips = {"learner.max_grad_norm": recipe.learner.max_grad_norm, **ratios}
             return {key: value * guards.clip_factor for key, value in clips.items()}
         case "larger_batch" if trains_policy:  # more siblings: groups keep their numbers, and with them their problems
             return {"grpo.group_size": recipe.grpo.group_size * guards.batch_factor}
-        case "more_regularisation" if trains_policy:
+        case "more_regularisation" if has_our_loss:
             return {
                 "loss.kl_coefficient": max(loss.kl_coefficient, guards.kl_coefficient),
                 "loss.entropy_coefficient": max(loss.entropy_coefficient, guards.entropy_coefficient),

@@ -88,6 +88,13 @@ class Checkpoint:
         """What the stage itself has kept."""
         return dict(self.content["facts"])
 
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Of responses that were sampled, and not trained on or dropped yet."""
+        loops = self.loops() if self.content["loops"] else None
+        groups = [*loops.sampled.values(), *loops.buffered.values()] if loops else []
+        return sum(len(trajectory.completion.token_ids) for group in groups for trajectory in group.trajectories)
+
     def loops(self) -> LoopState:
         """Of a stage with loops."""
         return loop_state(self.content["loops"], read_groups(self.folder / TRAINER / GROUPS_FILE))
@@ -114,7 +121,14 @@ async def try_to_save(run: Run, save: Coroutine[Any, Any, None]) -> None:
 
 
 async def save_checkpoint(
-    run: Run, stage: str, step: int, loops: LoopState | None = None, *, is_trained: bool = False, facts: Mapping[str, Any] | None = None
+    run: Run,
+    stage: str,
+    step: int,
+    loops: LoopState | None = None,
+    *,
+    is_trained: bool = False,
+    facts: Mapping[str, Any] | None = None,
+    replaces: bool = False,
 ) -> Path:
     """Write one, and remove those that nobody keeps. Returns its folder.
 
@@ -125,6 +139,7 @@ async def save_checkpoint(
         loops: of a stage that has loops.
         is_trained: no training step is to come in the stage.
         facts: plain values that the stage needs to go on.
+        replaces: the step's checkpoint may be there; it stays until this one is whole.
 
     Raises:
         OSError, ActorError: it could not be written; nothing of it is left, and those before are there.
@@ -133,7 +148,7 @@ async def save_checkpoint(
     groups = loops.groups if loops else []
     began, folder = time.monotonic(), run.recorder.checkpoint_folder(stage, step)
     with run.time_limit.saving():
-        async with whole_folder(folder) as aside:
+        async with whole_folder(folder, replaces=replaces) as aside:
             with run.ledger.work("learner-0", "save_checkpoint"):
                 figures = await run.actors.learner.save_checkpoint(str(aside))
             await asyncio.to_thread(_write, aside, run, content, groups)
@@ -232,7 +247,7 @@ def _remove_old(run: Run, stage: str, validating: Collection[int], good_step: in
     keys, steps = run.recipe.run, [each.step for each in whole_checkpoints(run.recorder.folder) if each.stage == stage]
     kept = kept_steps(steps, run.validations_of(stage), keys.keep_last, keys.keep_best) | set(validating)
     if good_step is not None:
-        kept |= set(steps_until(steps, good_step)[-1:])
+        kept |= steps_around(steps, good_step)
     for step in sorted(set(steps) - kept):
         folder = run.recorder.checkpoint_folder(stage, step)
         try:
@@ -257,10 +272,12 @@ def kept_steps(steps: Sequence[int], accuracies: Mapping[int, float], keep_last:
     return {*sorted(steps)[-keep_last:], *(best[-keep_best:] if keep_best else [])}
 
 
-def steps_until(steps: Sequence[int], last: int) -> list[int]:
-    """Those up to a step, in order: the last of them is where a stage goes back to.
+def steps_around(steps: Sequence[int], good_step: int) -> set[int]:
+    """The step that a rollback would take, the newest one up to the last good step, and the one after it, which it may take later: else
+    the newest ones would always be too new, and the good one would never be a newer one.
 
-    >>> steps_until([20, 10, 30], 25)
-    [10, 20]
+    >>> steps_around([10, 20, 30, 40], 25)
+    {20, 30}
     """
-    return sorted(step for step in steps if step <= last)
+    ordered = sorted(steps)
+    return {*[step for step in ordered if step <= good_step][-1:], *[step for step in ordered if step > good_step][:1]}

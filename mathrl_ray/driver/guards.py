@@ -77,6 +77,8 @@ class Guards:
         """What the stage has to do as soon as it is between two steps."""
         self.num_rollbacks = self.num_remedies = 0
         """Of these some only went further back, with no other remedy."""
+        self.lost_tokens = 0
+        """Sampled in vain, by all rollbacks."""
         self._trial: _Trial | None = None
         self._rewards: dict[int, float] = {}
         self._told: set[GuardName] = set()
@@ -85,6 +87,7 @@ class Guards:
         if state:
             self.rules.restore(state["rules"])
             self.num_rollbacks, self.num_remedies = state["num_rollbacks"], state["num_remedies"]
+            self.lost_tokens, self._told = state["lost_tokens"], set(state["told"])
             self._rewards = dict(state["rewards"])
             self._trial = _Trial(**state["trial"]) if state["trial"] else None
 
@@ -95,6 +98,8 @@ class Guards:
             "rules": self.rules.state(),
             "num_rollbacks": self.num_rollbacks,
             "num_remedies": self.num_remedies,
+            "lost_tokens": self.lost_tokens,
+            "told": sorted(self._told),
             "rewards": list(self._rewards.items()),
             "trial": asdict(trial) if trial else None,
         }
@@ -127,19 +132,28 @@ class Guards:
         self._act(step, findings, seen_by=_VALIDATIONS)
 
     def stage_ended(self, step: int) -> None:
-        """No step is to come: a remedy that is still being tried has held to the end."""
+        """No step is to come: a remedy that is still being tried has held to the end, if it had the time to show it."""
         if self._trial:
-            self._end_trial(step, helped=True)
+            self._end_trial(step, helped=step - self._trial.to_step >= self._settings.patience or None)
 
     @property
     def good_step(self) -> int | None:
-        """Where a rollback would go back to, were it asked for now: that checkpoint has to be kept. None where no guard would ask."""
-        return self.rules.last_good_step(self._last_step + 1) if self._settings.may_roll_back else None
+        """Where a rollback would go back to, or a person after a stop, were it asked for now: that checkpoint has to be kept. None where
+        guards only warn."""
+        return None if self._settings.only_warns else self.rules.last_good_step(self._last_step + 1)
 
-    def went_back(self, to_step: int, remedy: str, *, is_new: bool) -> None:
-        """The stage has gone back (rollback.py), and tries this; is_new: not only from a place further back."""
+    def went_back(self, to_step: int, remedy: str, *, is_new: bool, lost_tokens: int) -> None:
+        """The stage has gone back (rollback.py), and tries this.
+
+        Args:
+            to_step: where to.
+            remedy: what is tried.
+            is_new: not only from a place further back.
+            lost_tokens: what was sampled in vain.
+        """
         assert self.setback is not None
         self.num_remedies += is_new
+        self.lost_tokens += lost_tokens
         self._trial = _Trial(remedy, to_step, self.setback.step + self._settings.window // 2, self._reward_at(self.setback.step))
         self.num_rollbacks += 1
         self.setback = None
@@ -201,7 +215,8 @@ class Guards:
         rewards = [reward for of, reward in self._rewards.items() if step - NUM_COMPARED < of <= step]
         return fmean(rewards) if rewards else None
 
-    def _end_trial(self, step: int, *, helped: bool) -> None:
+    def _end_trial(self, step: int, *, helped: bool | None) -> None:
+        """helped: None where it was hardly tried."""
         trial, self._trial = self._trial, None
         assert trial is not None
         after = self._reward_at(step)
@@ -210,8 +225,12 @@ class Guards:
             if trial.reward_before is None or after is None
             else f"; mean reward {trial.reward_before:.2f} when it fired, {after:.2f} now"
         )
-        verdict = "has helped: no guard that acts has fired again" if helped else "has not helped: a guard fires again"
-        text = f"{trial.remedy} {verdict}{rewards}"
+        verdicts = {
+            True: "has helped: no guard that acts has fired again",
+            False: "has not helped: a guard fires again",
+            None: "was hardly tried: it is not known whether it helps",
+        }
+        text = f"{trial.remedy} {verdicts[helped]}{rewards}"
         self._run.console.say(f"{self._stage} step {step}: {text}")
         self._write("outcome", step, remedy=trial.remedy, helped=helped, text=text)
 

@@ -140,7 +140,8 @@ class PolicyLoops:
         """Start what was going on when the state was saved: prompts in flight are sent again, with the same ids and seeds.
 
         Returns:
-            The validation of the last step, where that has to be done again; no other weights may be applied before.
+            The validation of the last step, where that has to be done again and its weights are still there, not their average in their
+            place; no other weights may be applied before.
         """
         if self._resumed is None:
             return None
@@ -151,13 +152,15 @@ class PolicyLoops:
         not_done = [each for each in self._resumed.validating if (self._stage, each) not in self._run.validated]
         for lost in (each for each in not_done if each < step):
             self._run.console.say(f"warning: no validation of {self._stage} step {lost}: it was cut off, and the weights are step {step}'s")
-        if step in not_done:
+        if step in not_done and self.average.figures:
+            self._run.console.say(f"warning: no validation of {self._stage} step {step}: it was cut off, and the average was saved")
+        elif step in not_done:
             return self._tasks.create_task(
                 self.validations.validate(step, self._record.totals, self._tasks), name=f"validation of step {step}"
             )
         return None
 
-    def _state(self) -> LoopState:
+    def state(self) -> LoopState:
         """All of the stage that is not in the learner. Between batches only."""
         return LoopState(
             step=self._step,
@@ -182,7 +185,10 @@ class PolicyLoops:
         """Save when the job is told to stop. Validations, whose generation is aborted, would hold up the update of the last step by their
         pins: they are ended. That of the last step is done again at resume, others are named there."""
         self.validations.cancel()
-        await self._save_now()
+        if self._is_set_back:
+            self._run.console.say(f"{self._stage} step {self._step} is not saved: a guard has fired; the last checkpoint before stays")
+        else:
+            await self._save_now()
 
     async def _save_now(self) -> None:
         """Save what is not saved yet, as soon as the learner has ended its step; it begins no other meanwhile."""
@@ -193,7 +199,7 @@ class PolicyLoops:
             if self._step > self._saved_step:
                 if self._is_at_its_own_end:
                     await self.average.take()
-                state = self._state()
+                state = self.state()
                 is_trained, facts = state.is_done or self.validations.early.has_stopped, self.average.facts()
                 await save_checkpoint(self._run, self._stage, self._step, state, is_trained=is_trained, facts=facts)
                 self._saved_step = self._step
@@ -318,6 +324,7 @@ class PolicyLoops:
             return step
         if self._is_at_its_own_end:
             await self.average.publish(step)
+        self._run.guards.stage_ended(step)
         await try_to_save(self._run, self._save_now())  # again after the evaluation (study.py), which a full disk must not cost
         return step
 

@@ -38,6 +38,7 @@ from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.superseded import Position, is_own_checkpoint, row_of, supersede
 from mathrl_ray.driver.whole_folder import remove_leftovers
 from mathrl_ray.sections import StageName
+from mathrl_ray.types import StageSettings
 
 METRICS_FILE = "metrics.jsonl"
 Sight = frozenset[tuple[str, int, int]]
@@ -305,11 +306,27 @@ def take_checkpoint(run: Run, stage: StageName) -> Checkpoint | None:
     guards had seen, and what they had changed in the recipe."""
     checkpoint, run.checkpoint = run.checkpoint, None
     assert checkpoint is None or checkpoint.stage == stage, (checkpoint, stage)
-    run.change_recipe(checkpoint.remedies if checkpoint else {})
+    run.change_recipe(_remedies_that_hold(run, checkpoint) if checkpoint else {})
     run.guards = Guards(run, stage, checkpoint.guards if checkpoint else None)
     if checkpoint is not None:
         run.ledger.restore(checkpoint.content["ledger"])
+        if run.recipe.run.resume_with_changes:
+            run.guards.num_rollbacks = run.guards.num_remedies = 0  # a person has taken it in hand
     return checkpoint
+
+
+def _remedies_that_hold(run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
+    """What guards have changed, without the keys that the recipe gives another value now than when it was saved."""
+    now, saved, held = run.given_recipe.model_dump(mode="json"), checkpoint.content["recipe"], {}
+    for key, value in checkpoint.remedies.items():
+        section, _, name = key.partition(".")
+        if now[section][name] == saved[section][name]:
+            held[key] = value
+        else:
+            run.console.say(f"{key} = {now[section][name]} is what the recipe says now; a guard's remedy, {value}, no longer holds")
+    if held:
+        run.console.say(f"guards' remedies hold on: {', '.join(f'{key} = {value:g}' for key, value in held.items())}")
+    return held
 
 
 async def go_on(
@@ -338,5 +355,13 @@ async def go_on(
             await run.actors.learner.start_stage(settings)
             await run.actors.learner.load_checkpoint(str(checkpoint.folder))
         else:
-            await run.actors.learner.start_stage(replace(settings, model_path=model_folder or str(checkpoint.folder)))
+            await run.actors.learner.start_stage(_start_from(run, checkpoint, settings, model_folder))
     await sync_weights(run, policy_version=checkpoint.content["policy_version"])  # no row: this step has one
+
+
+def _start_from(run: Run, checkpoint: Checkpoint, settings: StageSettings, model_folder: str) -> StageSettings:
+    """A new optimizer on another model: in a rollback at the checkpoint's place in the schedule, and with the stage's own reference."""
+    if not model_folder:
+        return replace(settings, model_path=str(checkpoint.folder))
+    updates = checkpoint.step * (run.recipe.grpo.updates_per_step if checkpoint.stage == "grpo" else 1)
+    return replace(settings, model_path=model_folder, first_step=updates, reference_path=run.model_folder)

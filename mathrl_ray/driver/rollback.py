@@ -1,27 +1,34 @@
 """A rollback: a stage that a guard has set back goes to its last good checkpoint, or to its start, and tries a remedy from there.
 
-    loops have ended -> remedy into the recipe -> rows, samples and validations of later steps aside -> learner, generators -> guards.jsonl
+    loops have ended -> remedy into the recipe -> rows, samples and validations of later steps aside -> learner, generators
+                     -> a checkpoint of the step that it goes on after, with all that holds from there -> guards.jsonl
 
 Called by a stage between two trainings of it. What was sampled and trained in vain stays counted: the ledger is not turned back, so that a
 stage's tokens and seconds are what it has really cost. The later steps' rows go to superseded-<n>/ as after a resume (superseded.py), but
-not their checkpoints, which are removed: the disk was planned for a few, and nobody wants a collapsed model.
+not their checkpoints, which are removed: the disk was planned for a few, and nobody wants a collapsed model. A kill before that
+checkpoint is written undoes the rollback, and its guard fires again; after it the run goes on with the remedy, also where the stage began
+anew (step 0).
 """
 
+import asyncio
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from mathrl_ray.actors.interfaces import ActorError
 from mathrl_ray.core.remedies import RATE_KEYS, remedy_changes, value_of
 from mathrl_ray.driver.canary import begin_stage
-from mathrl_ray.driver.checkpoint import Checkpoint, whole_checkpoints
+from mathrl_ray.driver.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, whole_checkpoints
 from mathrl_ray.driver.guards import FURTHER_BACK, Setback
+from mathrl_ray.driver.loop_state import LoopState
 from mathrl_ray.driver.resume import go_on
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.superseded import Position, supersede
+from mathrl_ray.driver.whole_folder import WRITING
 from mathrl_ray.sections import Remedy, StageName
 
 NO_REMEDY = "none"
@@ -43,30 +50,39 @@ class _Plan:
         return self.checkpoint.step if self.checkpoint else 0
 
 
-async def go_back(run: Run, stage: StageName, *, num_optimizer_steps: int) -> Checkpoint | None:
+Stand = Callable[[Checkpoint | None], tuple[LoopState | None, Mapping[str, Any]]]
+
+
+async def go_back(run: Run, stage: StageName, stand: Stand, *, num_optimizer_steps: int) -> Checkpoint:
     """Take the stage back, and try the next of guards.remedies.
 
     Args:
         run: the run; its guards have a setback, and its loops have ended.
         stage: its present stage.
+        stand: where the stage stands after a checkpoint, or with None at its start: state of its loops, and facts, as save_checkpoint
+            takes them.
         num_optimizer_steps: the length of its learning-rate schedule.
 
     Returns:
-        The checkpoint that the stage goes on from; None for its start. Learner and generators hold its weights.
+        The checkpoint that the stage goes on from, of step 0 where it begins anew. Learner and generators hold its weights.
+
+    Raises:
+        RuntimeError: that checkpoint could not be written.
     """
     setback, run.save_now = run.guards.setback, None  # a job that is told to stop now goes on from the last checkpoint
     assert setback is not None, "no guard has asked for it"
     good = [each for each in whole_checkpoints(run.recorder.folder) if each.stage == stage and each.step <= setback.good_step]
     plan = _plan(run, stage, setback, good)
-    lost_tokens = run.ledger.counts.generated_tokens - _generated_tokens(plan.checkpoint)
+    lost_tokens = _lost_tokens(run, plan.checkpoint)
     before = {key: value_of(run.recipe, key) for key in plan.changes}
     run.change_recipe({**run.remedies, **plan.changes})
     _move_aside(run, stage, plan.checkpoint)
     await _take_up(run, stage, plan, num_optimizer_steps)
-    run.guards.went_back(plan.to_step, plan.remedy, is_new=plan.remedy != FURTHER_BACK)
+    run.guards.went_back(plan.to_step, plan.remedy, is_new=plan.remedy != FURTHER_BACK, lost_tokens=lost_tokens)
+    folder = await _save(run, stage, plan, stand)
     changes = {key: [before[key], value] for key, value in plan.changes.items()}
     text = _text(setback, plan, changes)
-    run.console.say(f"{stage}: {text}")
+    run.console.went_back(stage, plan.to_step, text)
     facts = {
         "to_step": plan.to_step,
         "remedy": plan.remedy,
@@ -75,11 +91,33 @@ async def go_back(run: Run, stage: StageName, *, num_optimizer_steps: int) -> Ch
         "tokens_lost": lost_tokens,
     }
     run.recorder.guard_event("rollback", stage, setback.step, {**facts, "text": text})
-    return plan.checkpoint
+    return read_checkpoint(folder)
 
 
-def _generated_tokens(checkpoint: Checkpoint | None) -> int:
-    return int(checkpoint.content["ledger"]["counts"]["generated_tokens"]) if checkpoint else 0
+def _lost_tokens(run: Run, checkpoint: Checkpoint | None) -> int:
+    """Sampled since the checkpoint, or the stage's start, without what earlier rollbacks have told already. What lay there sampled and not
+    trained on is lost too: it is sampled again."""
+    if checkpoint is None:
+        return run.ledger.counts.generated_tokens - run.guards.lost_tokens
+    before = checkpoint.content["ledger"]["counts"]["generated_tokens"] - checkpoint.num_waiting_tokens
+    told = run.guards.lost_tokens - checkpoint.guards.get("lost_tokens", 0)
+    return int(run.ledger.counts.generated_tokens - before - told)
+
+
+async def _save(run: Run, stage: StageName, plan: _Plan, stand: Stand) -> Path:
+    """The checkpoint of the step that the stage goes on after, in the place of the one that it went back to.
+
+    Raises:
+        RuntimeError: it could not be written.
+    """
+    loops, facts = stand(plan.checkpoint)
+    try:
+        return await save_checkpoint(run, stage, plan.to_step, loops, facts=facts, replaces=True)
+    except (OSError, ActorError) as error:
+        raise RuntimeError(
+            f"{stage}: the rollback to step {plan.to_step} could not be saved, without which a resumed run would not know of it: {error}. "
+            'Free space in run.root and set run.resume = "auto"'
+        ) from error
 
 
 def _plan(run: Run, stage: StageName, setback: Setback, good: Sequence[Checkpoint]) -> _Plan:
@@ -96,14 +134,20 @@ def _plan(run: Run, stage: StageName, setback: Setback, good: Sequence[Checkpoin
 def _with_remedy(run: Run, stage: StageName, good: Sequence[Checkpoint]) -> _Plan:
     """The next remedy that changes anything here; after the last of guards.remedies that one again."""
     remedies, newest = run.recipe.guards.remedies, good[-1] if good else None
+    trained = [each for each in good if each.step]
     for remedy in [*remedies[run.guards.num_remedies :], *reversed(remedies)]:
-        if remedy == "average_checkpoints" and len(good) > 1 and stage != "expert_iteration":  # it begins from a round's own folder
-            return _Plan(newest, remedy, averaged=good)
+        if remedy == "average_checkpoints" and len(trained) > 1 and _may_average(run, stage):
+            return _Plan(newest, remedy, averaged=trained)
         changes = remedy_changes(remedy, run.recipe, stage)
         if changes and _fits(run, changes):
             return _Plan(newest, remedy, changes)
-        run.console.say(f"{stage}: the remedy {remedy} is left out: {_why_not(remedy, changes)}")
+        run.console.say(f"{stage}: the remedy {remedy} is left out: {_why_not(run, stage, remedy, changes)}")
     return _Plan(newest, NO_REMEDY)
+
+
+def _may_average(run: Run, stage: StageName) -> bool:
+    """Not in expert iteration, whose rounds begin from a folder of their own; and adapters belong to the start model, not to a mean."""
+    return stage != "expert_iteration" and not run.recipe.learner.lora_rank
 
 
 def _fits(run: Run, changes: Mapping[str, Any]) -> bool:
@@ -116,7 +160,9 @@ def _fits(run: Run, changes: Mapping[str, Any]) -> bool:
     return True
 
 
-def _why_not(remedy: Remedy, changes: Mapping[str, Any]) -> str:
+def _why_not(run: Run, stage: StageName, remedy: Remedy, changes: Mapping[str, Any]) -> str:
+    if remedy == "average_checkpoints" and not _may_average(run, stage):
+        return "not in expert iteration, and not with learner.lora_rank"
     if remedy == "average_checkpoints":
         return "it takes two good checkpoints (run.checkpoint_every, run.keep_last)"
     if changes:
@@ -144,7 +190,7 @@ async def _take_up(run: Run, stage: StageName, plan: _Plan, num_optimizer_steps:
     if checkpoint is None:
         await begin_stage(run, stage, learning_rate=learning_rate, num_optimizer_steps=num_optimizer_steps)
         return
-    folder = _averaged(run, plan.averaged) if plan.averaged else ""
+    folder = await asyncio.to_thread(_averaged, run, plan.averaged) if plan.averaged else ""
     await go_on(
         run,
         checkpoint,
@@ -153,13 +199,15 @@ async def _take_up(run: Run, stage: StageName, plan: _Plan, num_optimizer_steps:
         with_optimizer=not folder and stage != "expert_iteration",  # whose every round begins a new one
         model_folder=str(folder),
     )
+    if folder:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
 def _averaged(run: Run, checkpoints: Sequence[Checkpoint]) -> Path:
-    """A model folder with their mean weights; made anew for each rollback."""
+    """A model folder with their mean weights, for as long as the learner needs to open it."""
     from mathrl_ray.actors.weight_average import average_model_folders  # torch, which a stage that never goes back need not wait for
 
-    output = run.recorder.folder / "averaged" / f"{checkpoints[-1].stage}-{checkpoints[-1].step}-try{run.guards.num_rollbacks + 1}"
+    output = run.recorder.folder / "checkpoints" / f".averaged.{WRITING}"  # which a resumed run removes
     shutil.rmtree(output, ignore_errors=True)
     average_model_folders([each.folder for each in checkpoints], output)
     return output

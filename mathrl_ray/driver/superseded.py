@@ -83,7 +83,8 @@ def row_of(line: bytes) -> dict[str, Any] | None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for part in ("trajectories", "evaluations", "checkpoints", "problem_memory", "elite_pool"):
+    # Checkpoints first: where a kill comes in between, the run goes on from one whose other files are still there, or are done again.
+    for part in ("checkpoints", "trajectories", "evaluations", "problem_memory", "elite_pool"):
         yield from sorted((folder / part).glob("[!.]*"))
 
 

@@ -8,7 +8,7 @@ import asyncio
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,14 +16,16 @@ WRITING, REMOVING = "writing", "removing"
 
 
 @asynccontextmanager
-async def whole_folder(folder: Path) -> AsyncIterator[Path]:
+async def whole_folder(folder: Path, *, replaces: bool = False) -> AsyncIterator[Path]:
     """Yields an empty folder to write into; when the block ends well it is `folder`, else it is gone.
+
+    replaces: `folder` may be there, and is removed at that moment.
 
     Raises:
         FileExistsError: `folder` is there already.
         OSError: the disk is full, or cannot be written.
     """
-    if folder.exists():
+    if folder.exists() and not replaces:
         raise FileExistsError(f"{folder} is there already; a checkpoint is never written over")
     aside = folder.with_name(f".{folder.name}.{WRITING}")
     publication = _Publication(aside, folder)
@@ -58,7 +60,10 @@ class _Publication:
         with self._deciding:
             if self._is_given_up:
                 return
-            self._aside.rename(self._folder)
+            if self._folder.exists():
+                remove_whole(self._folder, then=lambda: self._aside.rename(self._folder))
+            else:
+                self._aside.rename(self._folder)
         _sync(self._folder.parent)
 
     def give_up(self) -> None:
@@ -76,11 +81,12 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def remove_whole(folder: Path) -> None:
-    """Remove a folder; a kill in between leaves it whole, or as something that nobody reads."""
+def remove_whole(folder: Path, then: Callable[[], object] = lambda: None) -> None:
+    """Remove a folder; a kill in between leaves it whole, or as something that nobody reads. `then` is done when its name is free."""
     aside = folder.with_name(f".{folder.name}.{REMOVING}")
     shutil.rmtree(aside, ignore_errors=True)
     folder.rename(aside)
+    then()
     shutil.rmtree(aside)
 
 

@@ -10,7 +10,7 @@ skips its SFT, and says so: the model has learned what is there, and nothing wou
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from statistics import fmean
@@ -61,12 +61,16 @@ async def run_expert_iteration(run: Run) -> dict[str, Any]:
         run.console.say(f"{STAGE}: no validation of its rounds, since there are no validation problems (data.num_validation_problems)")
     end = await rounds.train()
     while run.guards.setback is not None:
-        checkpoint, rounds = await go_back(run, STAGE, num_optimizer_steps=1), _Rounds(run)
-        if checkpoint is not None:
-            rounds.go_on_after(checkpoint)
+        checkpoint = await go_back(run, STAGE, _stand, num_optimizer_steps=1)
+        rounds = _Rounds(run)
+        rounds.go_on_after(checkpoint)
         end = await rounds.train()
-    run.guards.stage_ended(end.step)
     return {**await evaluate(run, STAGE, step=end.step), **end.facts}
+
+
+def _stand(at: Checkpoint | None) -> tuple[None, Mapping[str, Any]]:
+    """Where the rounds go back to, for a rollback."""
+    return None, at.facts if at else {"question_tokens": 0.0}
 
 
 class _Rounds:
@@ -96,6 +100,8 @@ class _Rounds:
             RecipeError: its pool is not there or damaged.
         """
         run, number = self._run, checkpoint.step
+        if number == 0:  # a guard has taken the stage back to its start
+            return
         path = pool_path(run.recorder.folder, STAGE, number)
         try:
             self._pool = read_pool(path)
@@ -181,6 +187,8 @@ class _Rounds:
             await self._validate(number)
         if run.guards.setback is not None:
             return
+        if number == self._settings.rounds or self._is_last:
+            run.guards.stage_ended(number)
         await self._save_round(number)
         shown = {"accepted": len(change.accepted), "pool": len(self._pool.members), "reward": metrics["reward_mean"]}
         num_rounds = number + run.steps_left(number, self._settings.rounds, metrics["consumed_tokens_total"])
@@ -346,19 +354,24 @@ class _Rounds:
         start = stage_settings(run, STAGE, learning_rate=settings.learning_rate, num_optimizer_steps=num_steps, part=f"round{number}")
         with run.ledger.work("learner-0", "start_stage"):  # a new optimizer and schedule each round, in either case
             await run.actors.learner.start_stage(replace(start, model_path=self._model_folder))
-        for batch in self._batches(number):
-            with run.ledger.work("learner-0", "train_sft"):
-                metrics = await run.actors.learner.train_sft(batch)
-            counts = run.ledger.counts
-            counts.optimizer_steps += 1 - int(metrics.get("skipped_updates", 0))
-            counts.trained_tokens += sum(len(example.response_ids) for example in batch)
-            run.recorder.metrics(STAGE, number, run.policy_version, {**metrics, "optimizer_step": counts.optimizer_steps})
-            run.guards.look(number, metrics)
-            if run.guards.setback is not None:
-                return {}
+        with run.console.doing(f"{STAGE} round {number}", num_steps, "updates") as tell:
+            for num_done, batch in enumerate(self._batches(number), start=1):
+                await self._update(number, batch)
+                tell(num_done)
+                if run.guards.setback is not None:
+                    return {}
         with run.ledger.work("learner-0", "use_average"):  # of the round's updates, where learner.average says so
             average = await run.actors.learner.use_average()
         return {**average, **await sync_weights(run, policy_version=run.policy_version + 1)}
+
+    async def _update(self, number: int, batch: list[SftExample]) -> None:
+        run, counts = self._run, self._run.ledger.counts
+        with run.ledger.work("learner-0", "train_sft"):
+            metrics = await run.actors.learner.train_sft(batch)
+        counts.optimizer_steps += 1 - int(metrics.get("skipped_updates", 0))
+        counts.trained_tokens += sum(len(example.response_ids) for example in batch)
+        run.recorder.metrics(STAGE, number, run.policy_version, {**metrics, "optimizer_step": counts.optimizer_steps})
+        run.guards.look(number, metrics)
 
     def _batches(self, number: int) -> Iterator[list[SftExample]]:
         """The pool in a seeded order, another one each epoch of each round; an epoch's last batch may be smaller."""

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mathrl_ray.driver.canary import begin_stage
+from mathrl_ray.driver.checkpoint import Checkpoint
 from mathrl_ray.driver.evaluation import evaluate
+from mathrl_ray.driver.loop_state import LoopState
 from mathrl_ray.driver.loops import AfterStep, PolicyLoops
 from mathrl_ray.driver.resume import go_on, take_checkpoint
 from mathrl_ray.driver.rollback import go_back
@@ -33,11 +35,15 @@ async def run_grpo(run: Run) -> dict[str, Any]:
     average = StageAverage.going_on(run, "grpo", checkpoint.facts if checkpoint else {})
     loops = PolicyLoops(run, "grpo", num_steps, after_step, state, average)
     num_done = await loops.train()
+
+    def stand(at: Checkpoint | None) -> tuple[LoopState, Mapping[str, Any]]:
+        start = PolicyLoops(run, "grpo", num_steps, after_step).state()
+        return (at.loops().with_all_in_flight(), at.facts) if at else (start, {})
+
     while run.guards.setback is not None:
-        checkpoint = await go_back(run, "grpo", num_optimizer_steps=schedule)
-        loops = PolicyLoops(run, "grpo", num_steps, after_step, checkpoint.loops().with_all_in_flight() if checkpoint else None)
+        checkpoint = await go_back(run, "grpo", stand, num_optimizer_steps=schedule)
+        loops = PolicyLoops(run, "grpo", num_steps, after_step, checkpoint.loops())
         num_done = await loops.train()
-    run.guards.stage_ended(num_done)
     end = StageEnd(num_done, loops.average.summary())
     if loops.validations.early.has_stopped:
         end = await use_best(run, "grpo", loops.validations.early, step=num_done, is_saved=loops.is_saved)

@@ -29,8 +29,10 @@ async def sample_round(run: Run, stage: str, round_number: int, problems: Sequen
         GivenUpError: every question failed: it is not the questions' fault.
     """
     failures: list[GivenUpError] = []
+    num_done, num_all = 0, len(problems) * run.recipe.expert_iteration.group_size
 
     async def one(index: int, problem: Problem) -> TrajectoryGroup | None:
+        nonlocal num_done
         requests = question_requests(run, f"{stage}-{round_number}/{index}", problem, round_number)
         try:
             group = group_of(requests, await generate(run, requests))
@@ -39,8 +41,12 @@ async def sample_round(run: Run, stage: str, round_number: int, problems: Sequen
             failures.append(error)
             run.console.say(f"warning: {problem.problem_id} is left out of round {round_number}: {error}")
             return None
+        finally:
+            num_done += len(requests)
+            tell(num_done)
 
-    groups = await all_of(one(index, problem) for index, problem in enumerate(problems))
+    with run.console.doing(f"{stage} round {round_number}", num_all) as tell:
+        groups = await all_of(one(index, problem) for index, problem in enumerate(problems))
     if len(failures) == len(problems):
         raise GivenUpError(f"{stage}: all {len(problems)} questions of round {round_number} failed, the last one: {failures[-1]}")
     return [group for group in groups if group is not None]

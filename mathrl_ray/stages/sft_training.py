@@ -58,10 +58,9 @@ async def train_on(
     training = _training(run, stage, num_steps, part, facts or {}, chosen, checkpoint)
     await training.train(traces)
     while run.guards.setback is not None:
-        checkpoint = await go_back(run, stage, num_optimizer_steps=num_steps)
+        checkpoint = await go_back(run, stage, training.stand, num_optimizer_steps=num_steps)
         training = _training(run, stage, num_steps, part, facts or {}, chosen, checkpoint)
         await training.train(traces)
-    run.guards.stage_ended(training.step)
     return await training.ended()
 
 
@@ -126,6 +125,7 @@ class _Training:
         if not self.average.is_published:
             await self._publish()
         if not self.part:
+            self.run.guards.stage_ended(self.step)
             await self.end()
 
     async def _take_batches(self, traces: Sequence[SftRow]) -> None:
@@ -206,16 +206,23 @@ class _Training:
             self.run.recorder.metrics(self.stage, self.step, self.run.policy_version, {**self.facts, **sync})
             self.published_step = self.step
 
+    def _facts(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        kept = {"published_step": self.published_step, "traces": self.chosen, "summary": dict(self.summary)}
+        return {**kept, **self.average.facts()}
+
+    def stand(self, at: Checkpoint | None) -> tuple[None, Mapping[str, Any]]:
+        """Where it goes back to, for a rollback."""
+        return None, at.facts if at else {**self._facts(), "published_step": 0}
+
     async def save(self) -> None:
         """Once the learner has ended its step; it begins no other meanwhile."""
         async with self.stepping:
             if self.step > self.saved_step:
                 if self._is_at_its_own_end:
                     await self.average.take()
-                kept = {"published_step": self.published_step, "traces": self.chosen, "summary": dict(self.summary)}
                 is_trained = self.step == self.num_steps or self.early.has_stopped
-                facts = {**kept, **self.average.facts()}
-                await save_checkpoint(self.run, self.stage, self.step, is_trained=is_trained, facts=facts)
+                await save_checkpoint(self.run, self.stage, self.step, is_trained=is_trained, facts=self._facts())
                 self.saved_step = self.step
 
 
