@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 SUBMIT_LIMIT_S = 120
 END_LIMIT_S = 30
-LINE_EVERY_S = 10
 """How long the status may lag behind the end of the log."""
+LINE_EVERY_S = 10
+"""While a job's log is still empty."""
 
 
 def submit(client: "JobSubmissionClient", working_dir: str, command: list[str]) -> str:

@@ -7,6 +7,7 @@ import argparse
 import inspect
 import io
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -52,7 +53,11 @@ def main(words: Sequence[str] | None = None) -> int:
     options = _parsed(parser, words)
     _print_anything()
     try:
-        return _run(options)
+        status = _run(options)
+        print(end="", flush=True)  # so that a reader who has left is noticed here
+        return status
+    except BrokenPipeError:  # who read what is printed has enough (| head): nothing failed, and nobody would read of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python's own flush at the end is then silent too
     except (ValueError, OSError, RuntimeError) as error:  # a wrong option or file, a disk that is full, a process that cannot start
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:

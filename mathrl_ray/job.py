@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,10 +103,20 @@ def run_job(recipe: Recipe, stages: Sequence[StageName], stopping: Stopping) -> 
             recorder.digests(_digests(recipe, inputs))
             console.say(f"run directory {recorder.folder}")
             console.say(f"dashboard {dashboard_url() or 'is off'}; engines on {device.kind}, since {device.reason}")
-            with console.live(recorder.folder.name, stages), recorder.watched(console), tracking(recorder, recipe, console.say):
+            with shown(recorder, recipe, stages, console, lambda: stopping.requested):
                 summaries = asyncio.run(_with_actors(job, device, recorder))
     console.table(summaries, caption=protocol(recipe))
     console.say(f"run directory {recorder.folder}")
+
+
+@contextlib.contextmanager
+def shown(
+    recorder: Recorder, recipe: Recipe, stages: Sequence[StageName], console: Console, is_stopping: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Let those who watch see what a run writes in the block: in the view, and in trackers."""
+    view, followed = console.live(recorder.folder.name, stages), tracking(recorder, recipe, console.say, is_stopping)
+    with view, recorder.watched(console), followed:
+        yield
 
 
 async def _with_actors(job: _Job, device: Device, recorder: Recorder) -> list[dict[str, Any]]:

@@ -142,28 +142,16 @@ def _expert_iteration_contradictions(recipe: Recipe) -> Iterator[str]:
 
 
 def _guard_contradictions(recipe: Recipe) -> Iterator[str]:
-    """Rollbacks that could not be, and remedies that would change nothing; only where a guard rolls back."""
-    guards, generator, grpo = recipe.guards, recipe.generator, recipe.grpo
+    """Rollbacks that could not be, and a remedy that would change nothing; only where a guard rolls back."""
+    guards = recipe.guards
     if not guards.may_roll_back:
         return
     if not guards.max_rollbacks:
         yield 'guards.max_rollbacks = 0 with the action "rollback": raise it, 3 is usual, or set the action to "stop".'
-    if "temperature" in guards.remedies and guards.temperature == generator.temperature:
-        yield (
-            f'guards.remedies holds "temperature", and guards.temperature = {guards.temperature} is what generator.temperature is already: '
-            "set the former to another value, or remove the remedy."
-        )
     if "more_regularisation" in guards.remedies and not (guards.kl_coefficient or guards.entropy_coefficient):
         yield (
             'guards.remedies holds "more_regularisation", and guards.kl_coefficient and guards.entropy_coefficient are both 0: set one, '
             "0.01 is usual for the first, or remove the remedy."
-        )
-    larger = grpo.group_size * guards.batch_factor
-    if "larger_batch" in guards.remedies and larger > generator.max_sequences:
-        yield (
-            f'guards.remedies holds "larger_batch", and grpo.group_size x guards.batch_factor = {grpo.group_size} x {guards.batch_factor} '
-            f"= {larger} is more than generator.max_sequences = {generator.max_sequences}: the siblings of a prompt are sampled together. "
-            "Raise the latter, or remove the remedy."
         )
 
 
@@ -300,6 +288,7 @@ def check_stage_settings(recipe: Recipe, stages: Sequence[str]) -> None:
     if not sft.sizes or sft.traces == BUILTIN:  # else it filters all traces of a file, whose number is not known yet
         lengths["sft_filtered"] = (num_sft_steps(sft, sft.num_examples), "at most sft.num_examples x sft.epochs / sft.batch_size")
     _check_early_stopping(recipe, stages)
+    _check_remedies(recipe, stages)
     for stage in stages:
         num_steps, formula = lengths.get(stage, (None, ""))
         if num_steps is not None and recipe.learner.num_averaged_sets and recipe.learner.average_every > num_steps:
@@ -350,6 +339,25 @@ def _check_early_stopping(recipe: Recipe, stages: Sequence[str]) -> None:
         raise RecipeError(
             f"eval.stop_after = {evaluation.stop_after} with sft.sizes = {recipe.sft.sizes}: the trainings of a sweep write no checkpoints "
             "on their way, so that there is no best one to go back to. Set sft.sizes = [] or eval.stop_after = 0."
+        )
+
+
+def _check_remedies(recipe: Recipe, stages: Sequence[str]) -> None:
+    """That those of grpo can be used once. Of the recipe as it is given: a remedy that was used has changed what is looked at here."""
+    guards, generator, grpo = recipe.guards, recipe.generator, recipe.grpo
+    if "grpo" not in stages or not guards.may_roll_back:
+        return
+    if "temperature" in guards.remedies and guards.temperature == generator.temperature:
+        raise RecipeError(
+            f'guards.remedies holds "temperature", and guards.temperature = {guards.temperature} is what generator.temperature is already: '
+            "set the former to another value, or remove the remedy."
+        )
+    larger = grpo.group_size * guards.batch_factor
+    if "larger_batch" in guards.remedies and larger > generator.max_sequences:
+        raise RecipeError(
+            f'guards.remedies holds "larger_batch", and grpo.group_size x guards.batch_factor = {grpo.group_size} x {guards.batch_factor} '
+            f"= {larger} is more than generator.max_sequences = {generator.max_sequences}: the siblings of a prompt are sampled together. "
+            "Raise the latter, or remove the remedy."
         )
 
 

@@ -405,7 +405,7 @@ class GuardsSection(Section):
     window: Annotated[int, Field(ge=5)] = Field(20, description="steps of the running medians")
     patience: PositiveInt = Field(3, description="bad steps in a row before a guard fires; of spikes, within half a window")
     entropy_fall: Share = Field(0.7, description="entropy: share that may go within half a window")
-    entropy_low: Share = Field(0.5, description="entropy: share of the first entropy below which there must have been a gain")
+    entropy_low: Share = Field(0.5, description="entropy: share that is left after half a window, below which there must have been a gain")
     entropy_gain: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.5,
         description="entropy: share of what was unsolved at first that must be solved when no entropy is left; before in proportion",

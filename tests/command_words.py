@@ -12,9 +12,13 @@ def said(capsys, *words):
 
 
 def record(capsys, *words):
-    """The JSON that it prints when it succeeds."""
+    """The JSON that it prints when it succeeds, without the NaN and Infinity that only Python reads."""
     assert main([str(word) for word in words]) == 0
-    return json.loads(capsys.readouterr().out)
+    return json.loads(capsys.readouterr().out, parse_constant=_no_json)
+
+
+def _no_json(word):
+    raise AssertionError(f"{word} is no JSON")
 
 
 def refused(capsys, *words):

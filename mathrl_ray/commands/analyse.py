@@ -4,7 +4,6 @@ Called by __main__.py. Needs no cluster; starts grading processes only where ans
 problem vote. The figures are in core/breakdown.py and core/failure_analysis.py.
 """
 
-import json
 import os
 import tomllib
 from collections.abc import Sequence
@@ -14,20 +13,13 @@ from typing import Any
 
 from mathrl_ray.actors.gold_judge import GoldJudge
 from mathrl_ray.commands.answer_keys import grader_keys, would_be_right
-from mathrl_ray.commands.display import number_table, show
+from mathrl_ray.commands.display import number_table, print_json, show
 from mathrl_ray.commands.evaluation_files import evaluation_of, read_evaluation, stage_of, stages_in
 from mathrl_ray.config import Recipe
 from mathrl_ray.core.breakdown import AtK, OutcomeCount, Part, Row, by_level, by_outcome, by_subject, whole
 from mathrl_ray.core.failure_advice import AnalysedRun
-from mathrl_ray.core.failure_analysis import FailureAnalysis, Kind, analyse_failures
+from mathrl_ray.core.failure_analysis import TITLES, FailureAnalysis, Kind, analyse_failures
 from mathrl_ray.core.one_line import one_line
-
-TITLES = {
-    "solved": "format kept, answer right",
-    "mathematics": "format kept, answer wrong",
-    "format": "format broken, answer would be right",
-    "both": "format broken, answer wrong",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +64,7 @@ def analyse(options: AnalyseOptions) -> int:
     evaluation = read_evaluation(path)
     found = _analysis(evaluation.rows, options, _run_of(path))
     if options.json:
-        print(json.dumps({"name": evaluation.name, "file": str(path), **asdict(found)}, indent=2))
+        print_json({"name": evaluation.name, "file": str(path), **asdict(found)})
     else:
         _report(evaluation.name, evaluation.rows[0], found)
     return 0

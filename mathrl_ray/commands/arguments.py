@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mathrl_ray.core.grading.extraction import Style
+from mathrl_ray.methods import Method
 from mathrl_ray.sections import StageName
 
 Add = Callable[..., Any]
@@ -95,7 +96,13 @@ def replay(options: argparse.Namespace) -> int:
     from mathrl_ray.commands.replay import ReplayOptions
     from mathrl_ray.commands.replay import replay as look
 
-    return look(ReplayOptions(**_given(options, ReplayOptions)))
+    given = _given(options, ReplayOptions)
+    if options.run is None:  # --loss takes several words, and so the run that is named behind it
+        behind = [word for word in options.losses if word not in get_args(Method) and Path(word).is_dir()]
+        if len(behind) != 1:
+            raise ValueError("replay: name one run directory, before the options or behind them")
+        given |= {"run": Path(behind[0]), "losses": [word for word in options.losses if word not in behind]}
+    return look(ReplayOptions(**given))
 
 
 def report(options: argparse.Namespace) -> int:
@@ -149,8 +156,10 @@ def add_show(commands: Any) -> None:
     add("run", type=Path, metavar="RUN", help="a run directory")
     _text(add, "--stage", "STAGE", "sft, grpo, ...; default: the last one that has what is asked for, with --problem all")
     add("--step", metavar="N", type=_count, default=None, help="a training step (a round of expert iteration): all that it took")
-    _text(add, "--problem", "ID", "one problem through the whole run: groups, validations, evaluations")
-    _text(add, "--outcome", "NAME", "correct, wrong, no_answer, ... of the newest evaluation or step")
+    one_problem = "one problem through the whole run: groups, validations, evaluations"
+    add("--problem", metavar="ID", type=_word, default=argparse.SUPPRESS, help=one_problem)
+    one_outcome = "correct, wrong, no_answer, ... of the newest evaluation or step"
+    add("--outcome", metavar="NAME", type=_word, default=argparse.SUPPRESS, help=one_outcome)
     add("--limit", metavar="K", type=_none_or_more, default=None, help="responses to print (10; of a problem 40); 0: all")
     add("--full", action="store_true", help="print prompts and responses whole, however long")
     add("--json", action="store_true", help="print all that is found as JSON, one object a response")
@@ -158,17 +167,24 @@ def add_show(commands: Any) -> None:
 
 def add_replay(commands: Any) -> None:
     add = _parser(commands, "replay", "several losses and their gradients on a saved batch, without generation", replay)
-    add("run", type=Path, metavar="RUN", help="a run directory")
+    add("run", nargs="?", type=Path, metavar="RUN", help="a run directory")
     add("--step", metavar="N", type=_count, required=True, help="the training step whose batch is taken")
-    losses = "logged (the run's own), a method (grpo, dr_grpo, dapo, ...), or path/file.py:function as check-loss takes it"
+    losses = "logged (the run's own), a method (grpo, dr_grpo, dapo, ...), or path/file.py:function [name=value ...] as check-loss takes it"
     add("--loss", metavar="LOSS", nargs="+", action="extend", dest="losses", default=[], help=losses)
     _text(add, "--stage", "STAGE", "grpo, which is the default, is the one stage that has such batches")
     add("--weights", metavar="FOLDER", type=Path, default=None, help="any model folder in place of the weights before the step")
     add("--json", action="store_true", help="print all of it as JSON")
 
 
+def _word(text: str) -> str:
+    """Not "", which a script's unset variable is, and which would choose nothing."""
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
+
+
 def _none_or_more(text: str) -> int:
-    number = int(text)
+    number = _whole(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{number}: 0 (all) or more")
     return number
@@ -234,21 +250,31 @@ def _limits(add: Add, item: str) -> None:
 
 
 def _price(text: str) -> float:
-    price = float(text)
+    try:
+        price = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
     if not 0 <= price < float("inf"):
         raise argparse.ArgumentTypeError(f"{text}: a price is 0 or more")
     return price
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+
+
 def _positive(text: str) -> int:
-    number = int(text)
+    number = _whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number}: at least 1 worker")
     return number
 
 
 def _count(text: str) -> int:
-    number = int(text)
+    number = _whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number}: must be at least 1")
     return number

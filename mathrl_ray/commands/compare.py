@@ -4,7 +4,6 @@ Called by __main__.py. Needs no cluster. What is compared with what is in compar
 and core/paired_seeds.py; here is how it is shown.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -13,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from mathrl_ray.commands.compared_sides import Side, sides_of
-from mathrl_ray.commands.display import number_table, show
+from mathrl_ray.commands.display import number_table, print_json, show
 from mathrl_ray.commands.evaluation_files import read_evaluation
 from mathrl_ray.core.intervals import Estimate
 from mathrl_ray.core.one_line import one_line
@@ -55,7 +54,7 @@ def compare(options: CompareOptions) -> int:
     found = [_compared(first, second, evaluations, options) for first, second in combinations(sides, 2)]
     adjusted = holm([each.p_value for each in found])
     if options.json:
-        print(json.dumps(_record(sides, found, adjusted), indent=2))
+        print_json(_record(sides, found, adjusted))
     else:
         _report(sides, found, adjusted, options.num_ids)
     return 0

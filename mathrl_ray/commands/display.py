@@ -4,6 +4,7 @@ Called by the commands. Progress goes to stderr, tables to stdout. A log is no t
 is none): whole lines there, at a fixed width, which tables have on a narrow terminal too: they would lose their numbers.
 """
 
+import json
 import os
 import sys
 import threading
@@ -11,7 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import get_args
+from math import isfinite
+from typing import Any, get_args
 
 from rich.console import Console
 from rich.markup import escape
@@ -129,6 +131,23 @@ class _Bar:
             self._closed = True
             if self._bar.live.is_started:
                 self._bar.stop()
+
+
+def print_json(value: Any) -> None:
+    """For a program, which may be strict: of a number that JSON has no word for, null."""
+    print(json.dumps(_finite(value), indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _finite(part) for key, part in value.items()}
+        case list() | tuple():
+            return [_finite(part) for part in value]
+        case float() if not isfinite(value):
+            return None
+        case _:
+            return value
 
 
 def show(table: Table) -> None:

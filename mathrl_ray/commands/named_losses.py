@@ -30,6 +30,8 @@ class NamedLoss:
     """Of a method, whose advantages are taken anew from the saved rewards; None: the saved advantages."""
     spec: str = ""
     """FILE.py:FUNCTION or module:function of one that the command line names."""
+    keywords: tuple[str, ...] = ()
+    """name=value each, what it is called with."""
 
     @property
     def needs_entropy_gradient(self) -> bool:
@@ -46,7 +48,7 @@ class NamedLoss:
         from mathrl_ray.custom import load_function
 
         if self.spec:
-            return own_loss(loss_function(self.spec)[1])
+            return own_loss(loss_function(self.spec, self.keywords)[1])
         if self.loss.function:
             return own_loss(load_function(self.loss.function, key="loss.function", kwargs=self.loss.kwargs))
         return partial(policy_loss, settings=self.loss)
@@ -55,20 +57,40 @@ class NamedLoss:
 def named_losses(names: Sequence[str], recipe: Recipe) -> list[NamedLoss]:
     """The run's own first, whether or not it is named, then the others, each once.
 
+    Args:
+        names: LOGGED, methods and functions; behind a function name=value for its keyword arguments.
+        recipe: of the run.
+
     Raises:
         ValueError: neither a method nor a function; settings that cannot go together; secrets that recipe.toml does not keep.
     """
     if keys := list(masked_keys({"loss": {"kwargs": recipe.loss.kwargs}})):
         raise ValueError(f"{', '.join(keys)}: the run's recipe.toml keeps no secrets, so its own loss cannot be computed again")
-    others = [_named(name, recipe) for name in dict.fromkeys(names) if name != LOGGED]
+    others = [_named(name, keywords, recipe) for name, *keywords in dict.fromkeys(_with_keywords(names)) if (name, *keywords) != (LOGGED,)]
     return [NamedLoss(LOGGED, recipe.loss, None), *others]
 
 
-def _named(name: str, recipe: Recipe) -> NamedLoss:
+def _with_keywords(words: Sequence[str]) -> list[tuple[str, ...]]:
+    """
+    >>> _with_keywords(["dapo", "mine.py", "power=0.5", "mine.py", "power=1"])
+    [('dapo',), ('mine.py', 'power=0.5'), ('mine.py', 'power=1')]
+    """
+    found: list[tuple[str, ...]] = []
+    for word in words:
+        if found and word.partition("=")[0].isidentifier() and "=" in word:
+            found[-1] = (*found[-1], word)
+        else:
+            found.append((word,))
+    return found
+
+
+def _named(name: str, keywords: Sequence[str], recipe: Recipe) -> NamedLoss:
+    if ":" in name or name.endswith(".py"):
+        return NamedLoss(" ".join((name, *keywords)), recipe.loss, None, spec=name, keywords=tuple(keywords))
+    if keywords:
+        raise ValueError(f"--loss {name} {' '.join(keywords)}: only functions of one's own, FILE.py:FUNCTION, take keyword arguments")
     if name in get_args(Method):
         return _method(name, recipe)
-    if ":" in name or name.endswith(".py"):
-        return NamedLoss(name, recipe.loss, None, spec=name)
     nearest = get_close_matches(name, [LOGGED, *get_args(Method)], n=1, cutoff=0.4)
     hint = f" The nearest is {nearest[0]}." if nearest else ""
     raise ValueError(

@@ -2,17 +2,15 @@
 
 Called by __main__.py. Needs no cluster and starts no engine; torch is loaded when it runs. The step itself is in replayed_step.py, where
 the weights come from in replay_origin.py. Nothing is guessed: the batch's log-probs are compared with those that the run saved, and where
-they are others, the weights are not those of the step, and it ends there.
+they are too far from them, the weights are not those of the step, and it ends there.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mathrl_ray.commands.display import progress
+from mathrl_ray.commands.display import print_json, progress
 from mathrl_ray.commands.named_losses import NamedLoss, named_losses
 from mathrl_ray.commands.replay_origin import (
     Origin,
@@ -23,7 +21,7 @@ from mathrl_ray.commands.replay_origin import (
     resumed_with_other_settings,
     start_model,
 )
-from mathrl_ray.commands.replay_report import Replay, report
+from mathrl_ray.commands.replay_report import Replay, difference, report
 from mathrl_ray.commands.run_files import check_run, step_rows
 from mathrl_ray.commands.saved_batch import SavedStep, saved_step
 from mathrl_ray.config import Recipe
@@ -32,7 +30,8 @@ if TYPE_CHECKING:
     from mathrl_ray.commands.replayed_step import Replayer
 
 LARGEST_GAP_NATS = {"float32": 1e-3, "bfloat16": 0.25}
-"""Between the batch's log-probs now and then. The same weights on other hardware stay within it; those of a step away do not."""
+"""Between the batch's log-probs now and then: a larger one is of other weights, or of hardware that rounds far otherwise. A smaller one
+does not prove that the weights are the same, since a step at a small rate may move them less: it is printed beside this limit."""
 IN_THE_LOG = (
     *("loss", "grad_norm", "clip_fraction", "kl_nats", "entropy_nats", "correction_weight_mean", "importance_ratio_mean", "mismatch_kl"),
 )
@@ -64,7 +63,7 @@ def replay(options: ReplayOptions) -> int:
         raise ValueError(f"--stage {options.stage}: replay takes batches of groups with advantages, which grpo alone has")
     found = replayed(options)
     if options.json:
-        print(json.dumps(_finite(asdict(found)), indent=2))
+        print_json(asdict(found))
     else:
         report(found)
     return 0
@@ -84,17 +83,18 @@ def replayed(options: ReplayOptions) -> Replay:
     between = [] if given else list(_between(run, stage, origin, number, rows))
     replayer = _replayer(run, recipe, origin, [*losses, *(own for _, _, own in between)])
     redone = dict(_redo(replayer, between, rows))
-    needed = [] if given else _rates(replayer, recipe, rows, number)[:-1]
+    needed = [] if given or recipe.grpo.updates_per_step == 1 else _rates(replayer, recipe, rows, number)[:-1]
     result = replayer.replay(step, recipe, losses, needed, in_one=given)
     if not given:
         _check_gap(result.logprob_gap, recipe, origin, number)
     return Replay(
-        run=run.name,
+        run=run.resolve().name,
         stage=stage,
         step=number,
         weights=origin.text(number),
         are_of_the_step=not given,
         logprob_gap_nats=result.logprob_gap,
+        largest_gap_nats=LARGEST_GAP_NATS[recipe.model.dtype],
         redone=redone,
         logged={name: rows[number][name] for name in IN_THE_LOG if name in rows.get(number, {})},
         replayed={name: value for name, value in {**result.figures[0], **result.batch}.items() if name in IN_THE_LOG},
@@ -141,7 +141,7 @@ def _redo(
     with progress("steps done again", len(between)) as advance:
         for step, recipe, own in between:
             result = replayer.replay(step, recipe, [own], _rates(replayer, recipe, rows, step.step))
-            differences = {name: abs(result.figures[0][name] - rows[step.step][name]) for name in ("loss", "grad_norm")}
+            differences = {name: difference(rows[step.step][name], result.figures[0][name]) for name in ("loss", "grad_norm")}
             yield step.step, {**differences, "logprob_gap_nats": result.logprob_gap}
             advance(1)
 
@@ -155,8 +155,8 @@ def _check_gap(gap: float, recipe: Recipe, origin: Origin, step: int) -> None:
     if not gap <= limit:
         raise ValueError(
             f"the weights that were found are not those before step {step} ({origin.text(step)}): the batch's log-probs differ from the "
-            f"saved ones by up to {gap:.2g} nats, and the same weights stay within {limit:g}. The settings have changed since then, or the "
-            "checkpoint is of another run. --weights FOLDER takes any model, and says that it is not the run's"
+            f"saved ones by up to {gap:.2g} nats, and the limit for {recipe.model.dtype} is {limit:g}. The settings have changed since, or "
+            "the checkpoint is of another run. --weights FOLDER takes any model, and says that it is not the run's"
         )
 
 
@@ -165,16 +165,3 @@ def _figures(loss: NamedLoss, figures: Mapping[str, float]) -> dict[str, Any]:
         {} if loss.spec else {"loss": loss.loss.model_dump(), **({"advantage": loss.advantage.model_dump()} if loss.advantage else {})}
     )
     return {"name": loss.name, "figures": dict(figures), "settings": settings}
-
-
-def _finite(value: Any) -> Any:
-    """Floats that JSON has no word for become null."""
-    match value:
-        case dict():
-            return {key: _finite(part) for key, part in value.items()}
-        case list():
-            return [_finite(part) for part in value]
-        case float() if not isfinite(value):
-            return None
-        case _:
-            return value

@@ -3,7 +3,6 @@
 Called by replay.py. Knows files of a run directory; loads no weight. What they do not tell is refused.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose
@@ -16,10 +15,9 @@ from mathrl_ray.config import Recipe
 from mathrl_ray.core.schedule import learning_rate_at
 from mathrl_ray.data.tiny_model import base_model_folder
 from mathrl_ray.driver.checkpoint import whole_checkpoints
+from mathrl_ray.driver.file_names import GUARDS_FILE
 from mathrl_ray.sections import BUILTIN
 from mathrl_ray.stages.inputs import BASE_MODEL_SEED, prepare_model
-
-GUARDS_FILE = "guards.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +57,7 @@ def recipe_at(run: Path, stage: str, step: int) -> Recipe:
         ValueError: recipe.toml or guards.jsonl cannot be read.
     """
     recipe = recipe_of(run)
-    rollbacks = [row for row in metrics_rows(run, GUARDS_FILE) if row.get("kind") == "rollback" and row["stage"] == stage]
-    changes = changes_at(rollbacks, step)
+    changes = changes_at(_rollbacks(run, stage), step)
     if not changes:
         return recipe
     values = recipe.model_dump()
@@ -73,19 +70,24 @@ def recipe_at(run: Path, stage: str, step: int) -> Recipe:
         raise ValueError(f"{run / GUARDS_FILE}: its changes do not fit recipe.toml: {error}") from error
 
 
+def _rollbacks(run: Path, stage: str) -> list[dict[str, Any]]:
+    return [row for row in metrics_rows(run, GUARDS_FILE) if row.get("kind") == "rollback" and row["stage"] == stage]
+
+
 def changes_at(rollbacks: Sequence[Mapping[str, Any]], step: int) -> dict[str, Any]:
     """Values of the keys that rollbacks have changed, as they were at a step that was not undone: the last of those before it, else what
-    the first had found.
+    the first had found. Where a later rollback has gone further back, what the earlier ones had set holds from there.
 
     >>> rows = [{"to_step": 5, "changes": {"learner.learning_rate": [0.4, 0.1]}}]
     >>> changes_at(rows, 5), changes_at(rows, 6)
     ({'learner.learning_rate': 0.4}, {'learner.learning_rate': 0.1})
     """
     values: dict[str, Any] = {}
-    for row in rollbacks:
+    for number, row in enumerate(rollbacks):
+        done_anew_after = min(later["to_step"] for later in rollbacks[number:])
         for key, (old, new) in row.get("changes", {}).items():
             values.setdefault(key, old)
-            if row["to_step"] < step:
+            if done_anew_after < step:
                 values[key] = new
     return values
 
@@ -94,14 +96,30 @@ def origin_before(run: Path, stage: str, step: int, recipe: Recipe) -> Origin:
     """The nearest weights before a step that are kept.
 
     Raises:
-        ValueError: they are the start model, and that is not to be had.
+        ValueError: they are the start model, and that is not to be had; or between them and the step the run went on from an average.
     """
     steps = {each.step: each.folder for each in whole_checkpoints(run) if each.stage == stage and each.step < step}
+    _check_no_average(_rollbacks(run, stage), max(steps, default=0), step)
     if not steps:
         return Origin(start_model(run, recipe), 0)
     nearest = steps[max(steps)]
     needs_start = recipe.learner.lora_rank > 0  # the checkpoint's own model has the adapters merged into it
     return Origin(start_model(run, recipe) if needs_start else nearest, max(steps), nearest)
+
+
+def _check_no_average(rollbacks: Sequence[Mapping[str, Any]], origin: int, step: int) -> None:
+    """
+    Raises:
+        ValueError: steps would be done again across a rollback that took the mean of checkpoints, which are not kept; one that a later
+            rollback has gone behind left nothing.
+    """
+    for number, row in enumerate(rollbacks):
+        is_undone = any(later["to_step"] < row["to_step"] for later in rollbacks[number:])
+        if row.get("remedy") == "average_checkpoints" and not is_undone and origin < row["to_step"] < step:
+            raise ValueError(
+                f"after step {row['to_step']} the run went on from a mean of checkpoints (average_checkpoints in {GUARDS_FILE}), which "
+                f"steps done again do not give, and no checkpoint of steps {row['to_step']} to {step - 1} is kept: give --weights"
+            )
 
 
 def start_model(run: Path, recipe: Recipe) -> Path:
@@ -170,8 +188,3 @@ def learning_rates(recipe: Recipe, logged: float | None, step: int, optimizer_st
 def resumed_with_other_settings(run: Path) -> bool:
     """Whether an earlier start had another recipe, which nothing in the files ties to steps."""
     return (run / "recipe-1.toml").exists()
-
-
-def optimizer_steps_at(checkpoint: Path) -> int:
-    """Updates that the stage had applied when a checkpoint was written."""
-    return int(json.loads((checkpoint / "trainer" / "learner.json").read_text(encoding="utf-8"))["optimizer_step"])

@@ -3,6 +3,7 @@
 Called by arguments.py. Reads runs, also those that are at work; changes nothing in them but report.html.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +28,14 @@ def report(options: ReportOptions) -> int:
     """Make the report; returns 0.
 
     Raises:
-        ValueError: a path is no run directory, or the output is a folder.
+        ValueError: a path is no run directory, or the output cannot lie where it is to.
         OSError: the output cannot be written.
     """
     output = output_of(options)
     if output.is_dir():
         raise ValueError(f"--output {output}: is a folder; name a file in it, for example {output / 'report.html'}")
-    if options.figures is not None and options.figures.exists() and not options.figures.is_dir():
-        raise ValueError(f"--figures {options.figures}: is a file; name a folder, which is made where it is not there")
+    if options.figures is not None:
+        _check_folder(options.figures)
     with progress("reading runs", len(options.runs)) as advance:
         runs = read_runs(options.runs, advance)
     with progress("drawing the report", len(figures(runs))) as advance:
@@ -50,6 +51,19 @@ def report(options: ReportOptions) -> int:
         for warning in run.warnings:
             print(f"warning: {run.name}: {warning}")
     return 0
+
+
+def _check_folder(folder: Path) -> None:
+    """Before a minute of reading and drawing.
+
+    Raises:
+        ValueError: files cannot be written into it, or it cannot be made.
+    """
+    there = next(place for place in (folder.resolve(), *folder.resolve().parents) if place.exists())
+    if not there.is_dir():
+        raise ValueError(f"--figures {folder}: {there} is a file; name a folder, which is made where it is not there")
+    if not os.access(there, os.W_OK):
+        raise ValueError(f"--figures {folder}: {there} cannot be written to; name another folder")
 
 
 def output_of(options: ReportOptions) -> Path:

@@ -68,12 +68,19 @@ def check_run(run: Path) -> None:
     Raises:
         ValueError: no run directory, or a sweep's, whose runs are named then.
     """
+    if run.is_file():
+        raise ValueError(f"{run}: is a file; name the run's directory, <run.root>/<run.name>, which holds recipe.toml{_likely(run)}")
     if not run.is_dir():
         raise ValueError(f"{run}: no such run directory; a run's is <run.root>/<run.name>")
     if sweep := runs_of_sweep(run):
         raise ValueError(sweep)
     if not (run / "recipe.toml").is_file():
         raise ValueError(f"{run}: holds no recipe.toml, so it is no run directory; a run's is <run.root>/<run.name>")
+
+
+def _likely(file: Path) -> str:
+    folders = [folder for folder in file.resolve().parents if (folder / "recipe.toml").is_file()]
+    return f": {folders[0]}" if folders else ""
 
 
 def recipe_of(run: Path) -> Recipe:

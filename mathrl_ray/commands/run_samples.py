@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from mathrl_ray.commands.run_files import SampleFile, numbers, read_rows
+from mathrl_ray.commands.run_files import SampleFile, numbers, read_rows, sample_files
 from mathrl_ray.commands.run_tokenizer import Decode
 
 _TRAJECTORY = [
@@ -105,8 +105,13 @@ def files_of_step(run: Path, files: Sequence[SampleFile], step: int) -> list[Sam
     raise ValueError(f"{run}: holds no responses of step {step}; it has steps {told or 'of no stage yet'}")
 
 
-def unknown_problem(run: Path, files: Sequence[SampleFile], problem: str) -> ValueError:
-    """What to say of an id that no file has: the nearest that there are."""
+def missing_problem(run: Path, asked: Sequence[SampleFile], problem: str) -> ValueError:
+    """What to say of an id that the files that were looked through do not have: where else it is, or the nearest that there are."""
+    files = sample_files(run)
+    if elsewhere := [file.title for file in files if rows_of(file, problem)]:
+        where = asked[0].title if len(asked) == 1 else f"the {len(asked)} files of {asked[0].stage}"
+        more = f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else ""
+        return ValueError(f"{run}: no response to {problem!r} in {where}; it is in {'; '.join(elsewhere[:3])}{more}")
     ids = dict.fromkeys(row["problem_id"] for file in files for row in read_rows(file, columns=["problem_id"]))
     if not ids:
         return ValueError(f"{run}: holds no responses yet")

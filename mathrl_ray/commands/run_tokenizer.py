@@ -1,8 +1,10 @@
 """A run's token ids as text, without the model and without torch.
 
-Called by show.py. Looks for the tokenizer beside the run's checkpoints, then where the recipe's model is on this machine; fetches nothing.
+Called by show.py. Looks for the tokenizer in the run's folder and its checkpoints, then where the recipe's model is on this machine;
+fetches nothing.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,7 +20,7 @@ FILE = "tokenizer.json"
 
 
 def decoder(run: Path, recipe: Recipe) -> Decode:
-    """What makes text of ids, special tokens included; of ids that no tokenizer is found for, the ids themselves."""
+    """What makes text of ids, special tokens included; where there is no tokenizer the ids themselves, and a word to the person."""
     folders = list(_folders(run, recipe))
     for folder in folders:
         if (folder / FILE).is_file():
@@ -26,11 +28,18 @@ def decoder(run: Path, recipe: Recipe) -> Decode:
     for folder in folders:
         if any((folder / name).is_file() for name in ("tokenizer.model", "vocab.json")):
             return _of_folder(folder, recipe)
-    return lambda ids: f"[no tokenizer of {recipe.model.path} on this machine; ids: {' '.join(map(str, ids))}]"
+    looked = ", ".join(map(str, dict.fromkeys(folders)))
+    print(
+        f"warning: no tokenizer of model.path = {recipe.model.path} is on this machine, so that ids stand in place of texts. "
+        f"Looked in {looked}; put its {FILE} into {run}",
+        file=sys.stderr,
+    )
+    return lambda ids: f"[ids {' '.join(map(str, ids))}]"
 
 
 def _folders(run: Path, recipe: Recipe) -> Iterator[Path]:
     """Where a tokenizer of this run may be."""
+    yield run
     yield from (run / "checkpoints" / name for name in checkpoint_names(run))
     if recipe.model.path == BUILTIN:
         for root in (run.resolve().parent, Path(recipe.run.root)):

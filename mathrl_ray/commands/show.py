@@ -4,18 +4,17 @@ Called by __main__.py. Light: no torch, no engine; a run's Parquet files appear 
 show_text.py.
 """
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
-from math import isfinite
 from pathlib import Path
 from typing import Any, get_args
 
+from mathrl_ray.commands.display import print_json
 from mathrl_ray.commands.run_files import STAGES, SampleFile, check_run, metrics_rows, recipe_of, sample_files
-from mathrl_ray.commands.run_samples import Row, Sample, files_of_step, outcomes_of, rows_of, sample_of, unknown_problem
+from mathrl_ray.commands.run_samples import Row, Sample, files_of_step, missing_problem, outcomes_of, rows_of, sample_of
 from mathrl_ray.commands.run_tokenizer import decoder
 from mathrl_ray.commands.show_overview import show_overview
 from mathrl_ray.commands.show_text import Page, print_samples
@@ -59,13 +58,14 @@ def show(options: ShowOptions) -> int:
         return _overview(options, files)
     if not files:
         raise ValueError(f"{options.run}: holds no responses yet")
-    found = [(file, row) for file in _asked(options, files) for row in rows_of(file, options.problem, options.outcome)]
-    if options.problem and not found and not options.outcome:
-        raise unknown_problem(options.run, files, options.problem)
+    asked = _asked(options, files)
+    found = [(file, row) for file in asked for row in rows_of(file, options.problem, options.outcome)]
+    if options.problem and not found and not any(rows_of(file, options.problem) for file in asked):
+        raise missing_problem(options.run, asked, options.problem)
     if options.json:
-        _print_json(options, found)
+        print_json([_plain(sample) for sample in _samples(options, found[: options.limit or None])])
     else:
-        _print(options, files, found)
+        _print(options, asked, found)
     return 0
 
 
@@ -106,7 +106,7 @@ def _samples(options: ShowOptions, found: Found) -> list[Sample]:
     return [sample_of(file, row, decode) for file, row in found]
 
 
-def _print(options: ShowOptions, files: Sequence[SampleFile], found: Found) -> None:
+def _print(options: ShowOptions, looked: Sequence[SampleFile], found: Found) -> None:
     limit = options.limit if options.limit is not None else (LIMIT_OF_A_PROBLEM if options.problem else LIMIT)
     chosen = found[: limit or None]
     page = Page.of(recipe_of(options.run), full=options.full)
@@ -114,9 +114,8 @@ def _print(options: ShowOptions, files: Sequence[SampleFile], found: Found) -> N
     if len(chosen) < len(found):
         print(f"\n{len(chosen):,} of {len(found):,} responses; --limit 0 prints all, --json all with every field")
     if not found:
-        looked = _asked(options, files)
         there = [row["outcome"] for file in looked for row in rows_of(file, options.problem)]
-        where = f"{looked[-1].title}" if len(looked) == 1 else f"{len(looked)} files"
+        where = looked[-1].title if len(looked) == 1 else f"{len(looked)} files"
         problem = f" to {options.problem}" if options.problem else ""
         print(f"no response{problem} is {options.outcome} in {where}; what is there: {counted(Counter(there)) or 'nothing'}")
 
@@ -137,16 +136,13 @@ def _overview(options: ShowOptions, files: Sequence[SampleFile]) -> int:
     wrong = [each for each in rows if each[1]["outcome"] != "correct"][:1]
     samples = _samples(options, [*right, *wrong])
     if options.json:
-        print(
-            json.dumps(
-                {"run": options.run.name, "files": [_plain_file(file) for file in files], "samples": [_plain(each) for each in samples]},
-                indent=2,
-            )
-        )
+        name, files_there = options.run.resolve().name, [_plain_file(file) for file in files]
+        print_json({"run": name, "files": files_there, "samples": [_plain(each) for each in samples]})
         return 0
-    show_overview(options.run, recipe_of(options.run), files)
+    recipe = recipe_of(options.run)
+    page = Page.of(recipe, full=options.full)
+    show_overview(page, options.run, recipe, files)
     if samples:
-        page = Page.of(recipe_of(options.run), full=options.full)
         print_samples(page, samples, dict(_heads(options, rows[:1])))
         _say_more(options, files)
     return 0
@@ -163,16 +159,9 @@ def _say_more(options: ShowOptions, files: Sequence[SampleFile]) -> None:
     print(f"  {command} --problem {shlex.quote(first) if first.isprintable() else 'ID'}")
 
 
-def _print_json(options: ShowOptions, found: Found) -> None:
-    chosen = found[: options.limit or None]
-    print(json.dumps([_plain(sample) for sample in _samples(options, chosen)], indent=2))
-
-
 def _plain_file(file: SampleFile) -> dict[str, Any]:
     return {**asdict(file), "path": str(file.path)}
 
 
 def _plain(sample: Sample) -> dict[str, Any]:
-    """Of a reward or advantage that is no number, null: JSON has no word for it."""
-    values = {**asdict(sample), "file": _plain_file(sample.file)}
-    return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in values.items()}
+    return {**asdict(sample), "file": _plain_file(sample.file)}

@@ -13,19 +13,20 @@ from rich.text import Text
 
 from mathrl_ray.commands.display import show as show_table
 from mathrl_ray.commands.run_files import STAGES, SampleFile, checkpoint_names, metrics_rows, numbers
+from mathrl_ray.commands.show_text import Page
 from mathrl_ray.config import Recipe
 from mathrl_ray.core.one_line import one_line
+from mathrl_ray.driver.file_names import GUARDS_FILE
 
-GUARDS_FILE = "guards.jsonl"
 
-
-def show_overview(run: Path, recipe: Recipe, files: Sequence[SampleFile]) -> None:
+def show_overview(page: Page, run: Path, recipe: Recipe, files: Sequence[SampleFile]) -> None:
     """Print it."""
-    print(f"{one_line(run.name)}: {one_line(recipe.model.path)}, prompt {one_line(Path(recipe.data.prompt).stem)}, seed {recipe.run.seed}")
+    name, model, prompt = (one_line(text) for text in (run.resolve().name, recipe.model.path, Path(recipe.data.prompt).stem))
+    page.say(f"{name}: {model}, prompt {prompt}, seed {recipe.run.seed}")
     summaries = _summaries(run)
     stages = [stage for stage in STAGES if stage in summaries or any(file.stage == stage for file in files)]
     if not stages:
-        print("nothing is sampled yet: responses are written with each training step, evaluations at the end of a stage")
+        page.say("nothing is sampled yet: responses are written with each training step, evaluations at the end of a stage")
         return
     checkpoints = checkpoint_names(run)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))  # a terminal of 80 columns holds it
@@ -42,7 +43,7 @@ def show_overview(run: Path, recipe: Recipe, files: Sequence[SampleFile]) -> Non
             *_accuracy(summaries.get(stage)),
         )
     show_table(table)
-    _show_guards(run)
+    _show_guards(page, run)
 
 
 def _steps(files: Sequence[SampleFile]) -> str:
@@ -64,11 +65,12 @@ def _summaries(run: Path) -> dict[str, dict[str, Any]]:
     return {stage["name"]: stage for stage in stages}
 
 
-def _show_guards(run: Path) -> None:
+def _show_guards(page: Page, run: Path) -> None:
     rows = list(metrics_rows(run, GUARDS_FILE))
     if not rows:
         return
     kinds = [row.get("kind") for row in rows]
-    print(f"guards: {kinds.count('fired')} fired, {kinds.count('rollback')} rollbacks; the last words:")
+    num_rollbacks = kinds.count("rollback")
+    page.say(f"guards: {kinds.count('fired')} fired, {num_rollbacks} rollback{'' if num_rollbacks == 1 else 's'}; the last words:")
     for row in rows[-3:]:
-        print(f"  {one_line(row['stage'])} step {row['step']}: {one_line(str(row.get('text', '')), most=300)}")
+        page.say(f"{one_line(row['stage'])} step {row['step']}: {one_line(str(row.get('text', '')), most=300)}", 2)

@@ -1,7 +1,7 @@
 """How the command `show` prints a run's responses: ours at the left, a stranger's text behind a bar.
 
 Called by show.py. On a terminal lines are wrapped to its width, in a pipe they stay whole. What a model or a data set wrote stands behind
-"| " on every line and has no invisible character, so that it cannot pass for ours.
+"| " on every line and has no character that cannot be seen, so that it cannot pass for ours.
 """
 
 import sys

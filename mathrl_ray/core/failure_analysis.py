@@ -22,6 +22,12 @@ from mathrl_ray.types import UNGRADED
 Row = Mapping[str, Any]
 KINDS: dict[KindName, tuple[int, int]] = {"solved": (1, 1), "mathematics": (1, 0), "format": (0, 1), "both": (0, 0)}
 """(format kept, answer right) of each."""
+TITLES: dict[KindName, str] = {
+    "solved": "format kept, answer right",
+    "mathematics": "format kept, answer wrong",
+    "format": "format broken, answer would be right",
+    "both": "format broken, answer wrong",
+}
 NUM_EXAMPLES = 10
 
 

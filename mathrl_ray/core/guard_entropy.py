@@ -9,7 +9,11 @@ How the limits were chosen, on the embedded task (GRPO; 9 healthy runs over 6 se
 - fast: within 10 steps a healthy run keeps at least 0.42 of its entropy while it still has half of what it began with; the three bad ones
   fall to 0.18, 0.37 and 0.30. The limit is 0.3 (guards.entropy_fall = 0.7). MATH's healthy run keeps 0.87 on average.
 - unpaid: gain over what is wanted is at least 1.30 in the healthy runs, and below 0.9 from step 8 and 10 on in two of the bad ones (the
-  third learns fast before it collapses: the first rule is for that). On MATH this asks for a reward of 0.2 at 0.31 nats and 0.4 at 0.13.
+  third learns fast before it collapses: the first rule is for that). What tells these from a task of which less than half can be solved
+  is their haste: half of their entropy is gone at steps 8 and 5, in the healthy runs at step 12 or later. So a gain is asked for only of
+  half that is gone within half a window. Of 1,650 simulated stages of 200 steps that come to rest at 0.3 to 0.9 right, from 0.03 or 0.3,
+  half of their entropy gone at step 12, 39 or 78, 3 give an alarm (all guards: 7). Were it gone at step 8, most that rest below 0.5 would:
+  they are as fast as these collapses, and gain as little.
 - explosion: no healthy run ever rises above 0.81 of what it began with, or 1.21 of its running median.
 """
 
@@ -60,15 +64,17 @@ def _fast(entropy: Series, solved: Series, settings: GuardsSection) -> Sign | No
 
 
 def _unpaid(entropy: Series, solved: Series, settings: GuardsSection) -> Sign | None:
-    """Entropy spent without reward. With f = 1 - H / H_start the share that is gone and s the share of right answers (both short medians),
+    """Entropy spent in a hurry, and without reward. With f = 1 - H / H_start the share that is gone and s the share of right answers (both
+    short medians),
 
         wanted = s_start + (1 - s_start) entropy_gain (f - 1/4) / (3/4),
 
-    looked at where f >= 1 - entropy_low and s < 1/2.
+    looked at where H is below entropy_low of what it was within half a window (and the two steps that a short median lags by), and s < 1/2.
     """
-    fall = 1 - entropy.short / entropy.first_peak if entropy.first_peak > 0 else 0.0
-    if fall < 1 - settings.entropy_low or solved.short >= LITTLE_SOLVED:
+    top = max(entropy.last(settings.window // 2 + SHORT // 2))
+    if entropy.short >= settings.entropy_low * top or solved.short >= LITTLE_SOLVED:
         return None
+    fall = 1 - entropy.short / entropy.first_peak if entropy.first_peak > 0 else 0.0
     wanted_gain = (1 - solved.start) * settings.entropy_gain * (fall - FREE_FALL) / (1 - FREE_FALL)
     gain = solved.short - solved.start
     limit = solved.start + wanted_gain

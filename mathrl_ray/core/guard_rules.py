@@ -82,8 +82,9 @@ class GuardRules:
         """
         Args:
             settings: guards; those whose action is "off" are left out.
-            problems_change: whether the problems of later steps are harder on purpose (curriculum.order = "level", curriculum.skip_after):
-                then a reward that falls is no sign, and guards that compare rewards over steps are silent.
+            problems_change: whether the rewards of different steps are of problems of different kinds: later ones are harder on purpose
+                (curriculum.order = "level", curriculum.skip_after), or only mixed groups are there, about half of whose responses are
+                right however much is solved (grpo.dynamic_sampling). Then guards that compare rewards over steps are silent.
         """
         self._settings, self._problems_change = settings, problems_change
         self._rows: list[tuple[int, dict[str, float]]] = []
@@ -118,7 +119,7 @@ class GuardRules:
         Where none fires, before the first doubt of any: what a rollback would go back to, were it asked for next. 0 is the stage's start.
         """
         steps = [step for step, _ in self._rows if step < before]
-        far_enough = steps[: len(steps) - self._settings.patience + 1]
+        far_enough = steps[: max(0, len(steps) - self._settings.patience + 1)]
         watches = self._watches.values()
         concerned = [watch for watch in watches if watch.is_firing] or list(watches)
         first_doubt = min((watch.doubted_since for watch in concerned if watch.doubted_since is not None), default=before)

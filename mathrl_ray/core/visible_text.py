@@ -1,33 +1,45 @@
-"""Texts of models and of data, as several lines that a terminal can show and a person can trust.
+"""Texts of models and of data, as several lines that a terminal or a page can show and a person can trust.
 
-Called where a whole response is printed; what is to be one line is one_line.py's. Pure: text in, text out. A stranger's text may hold
-escapes that move the cursor, marks that turn the direction, or a megabyte: what cannot be seen is written out, and nothing is dropped
-without a word.
+Called where a whole response is printed, and by the report for all that it prints; what is to be one line is one_line.py's. Pure: text in,
+text out. A stranger's text may hold escapes that move the cursor, marks that turn the direction, letters that are drawn as nothing, or a
+megabyte: what cannot be seen is written out, and nothing is dropped without a word.
 """
 
+import re
+from functools import cache
 from unicodedata import category
 
 LONGEST = 4000
 """Characters of one text."""
+_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+"""Printable to Python: what is drawn as nothing (Unicode's Default_Ignorable_Code_Point: fillers, joiners), and the empty Braille cell."""
 
 
 def visible(text: str) -> str:
-    r"""A text whose line ends are \n and whose other characters can all be seen: controls, marks and halves of pairs as \x1b, \u202e, ...
+    r"""A text whose characters can all be seen, but for spaces, tabs and line ends, which are \n.
 
-    >>> visible("red \x1b[31m\r\nnext\tcolumn")
-    'red \\x1b[31m\nnext\\tcolumn'
+    Control bytes become their pictures, all else that cannot be seen its code point in brackets: marks of direction, halves of pairs,
+    letters without a shape, also what only chooses an emoji's style.
+
+    >>> visible("red \x1b[31m\r\n\u202ecba")
+    'red ␛[31m\n⟦U+202E⟧cba'
     """
-    return "".join(_shown(each) for each in text.replace("\r\n", "\n"))
+    return "".join(map(_shown, text.replace("\r\n", "\n")))
 
 
+@cache
 def _shown(character: str) -> str:
-    if character == "\n" or character.isprintable() or category(character) == "Zs":
+    is_seen = character.isprintable() and not _BLANK.match(character)
+    if is_seen or character in "\n\t" or category(character) == "Zs":
         return character
-    return character.encode("unicode_escape").decode("ascii")
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else f"⟦U+{code:04X}⟧"
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
-    """A text without its middle where it is longer than `most`; its end stays, where a response says its answer.
+    r"""A text without its middle where it is longer than `most`; its end stays, where a response says its answer.
 
     >>> shortened("abcdefghij", 4)
     'ab\n[6 characters are left out]\nij'

@@ -4,14 +4,16 @@ Called by the entry and the stages; told of rows by the recorder. Knows rich and
 result_tables.py. A job's log is no terminal: whole lines only, at a fixed width. Nor are tables narrower on a narrow terminal, where they
 would lose their intervals.
 
-    stages tell    begin_stage, step, say, sample (one response of a step), progress (of an evaluation)      to both
-    recorder tells row (numbers of a step or an evaluation)                                                  to the view
+    stages tell    begin_stage, step, went_back, say, sample (one response of a step), doing (how far something long is)   to both
+    recorder tells row (numbers of a step or an evaluation)                                                                to the view
 """
 
 import contextlib
+import io
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from mathrl_ray.recipe_checks import DEFAULT_GRADER
 LINE_EVERY_S = 2.0
 PROGRESS_EVERY_S = 10.0
 LOG_WIDTH = 126
-_ALARMS = ("warning:", "guard")
+_ALARM = "warning:"
 """How a line begins that the view keeps in sight."""
 
 
@@ -51,12 +53,21 @@ class Console:
         """
         self._secrets, self._clock_s = secrets, clock
         self._terminal = terminal = terminal or rich.console.Console(soft_wrap=True)
+        if isinstance(terminal.file, io.TextIOWrapper):  # a character that is not in its encoding must not end a run
+            terminal.file.reconfigure(errors="backslashreplace")
         width = max(terminal.width, LOG_WIDTH) if terminal.is_terminal else LOG_WIDTH
         settings: dict[str, Any] = {"file": terminal.file, "force_terminal": True} if terminal.is_terminal else {}
+        # What others print while the view is shown goes through it too, and is no markup.
+        settings |= {"markup": False, "emoji": False, "highlight": False}
         self._rich = rich.console.Console(width=width, soft_wrap=True, no_color=terminal.no_color, **settings)
-        self._began = clock()
-        self._stage_began = self._last_line = self._last_progress = 0.0
-        self._first_step = 0
+        self._began = self._told = self._counted_from = clock()
+        self._last_step = self._first_step = 0
+        """The one that was told last, at `_told`; the first of those that the time left follows from, which began at `_counted_from`."""
+        self._last_line = -inf
+        self._unsaid = ""
+        """The last step's line, where it came too soon after another."""
+        self._progressed: dict[str, float] = {}
+        """When something long began, or was last spoken of."""
         self._view: LiveState | None = None
 
     @contextlib.contextmanager
@@ -83,48 +94,85 @@ class Console:
         return self._view is not None
 
     def say(self, text: str) -> None:
-        if self._view is not None and text.startswith(_ALARMS):
-            self._view.warn(text.removeprefix("warning:").strip(), self._clock_s())
+        """A line; before it that of the step that it follows."""
+        self._say_unsaid()
+        if text.startswith(_ALARM):
+            self._keep_in_sight(text.removeprefix(_ALARM).strip())
         shown = "".join(each for each in masked_text(text, self._secrets) if each.isprintable() or each in "\n\t")
         self._rich.print(Text.assemble((self._clock(), "dim"), "  ", shown))  # in one piece: the view is drawn below it
 
-    def begin_stage(self, stage: str, plan: str) -> None:
-        self._stage_began, self._last_line, self._first_step = self._clock_s(), 0.0, 0
+    def _say_unsaid(self) -> None:
+        unsaid, self._unsaid = self._unsaid, ""
+        if unsaid:
+            self.say(unsaid)
+
+    def _keep_in_sight(self, text: str) -> None:
         if self._view is not None:
-            self._view.begin_stage(stage, plan, self._stage_began)
+            self._view.warn(text, self._clock_s())
+
+    def begin_stage(self, stage: str, plan: str) -> None:
+        self._say_unsaid()
+        self._told, self._last_line, self._last_step = self._clock_s(), -inf, 0
+        if self._view is not None:
+            self._view.begin_stage(stage, plan, self._told)
         self._rich.print(Text.assemble((self._clock(), "dim"), "  ", (stage, "bold"), f": {plan}"))
 
     def step(self, stage: str, step: int, num_steps: int, numbers: Mapping[str, float]) -> None:
-        """Step `step` (from 1) is done. A line, at most one every two seconds, the first and the last always; in a view the last only.
+        """Step `step` (from 1) is done. A line, at most one every two seconds and before other lines; the first and the last always. In a
+        view the last of `num_steps` only.
 
-        The time that is left follows from the steps since the stage began here, which a resumed one did in its middle.
+        The time that is left follows from the steps since the stage began here, which a resumed one did in its middle, or went back.
         """
-        now, self._first_step = self._clock_s(), self._first_step or step
-        remaining_s = (now - self._stage_began) / (step - self._first_step + 1) * (num_steps - step)
+        now = self._clock_s()
+        if not 0 < self._last_step < step:
+            self._first_step, self._counted_from = step, self._told
+        self._last_step, self._told = step, now
+        remaining_s = (now - self._counted_from) / (step - self._first_step + 1) * (num_steps - step)
         if self._view is not None:
             self._view.at_step(step, num_steps, remaining_s)
-        if step < num_steps and (self.is_live or now - self._last_line < LINE_EVERY_S):
+            if step < num_steps:
+                return
+        shown = "  ".join(f"{name} {_short(value)}" for name, value in numbers.items())
+        self._unsaid = ""
+        line = f"{stage} step {step}/{num_steps}  {shown}  {remaining_s:.0f} s left"
+        if step < num_steps and now - self._last_line < LINE_EVERY_S:
+            self._unsaid = line
             return
         self._last_line = now
-        shown = "  ".join(f"{name} {_short(value)}" for name, value in numbers.items())
-        self.say(f"{stage} step {step}/{num_steps}  {shown}  {remaining_s:.0f} s left")
+        self.say(line)
+
+    def went_back(self, stage: str, step: int, text: str) -> None:
+        """The stage goes on after this step (0: from its start); what is shown of later ones does not hold any more."""
+        if self._view is not None:
+            self._view.went_back(step)
+        self._keep_in_sight(f"{stage}: {text}")
+        self.say(f"{stage}: {text}")
 
     def sample(self, problem: str, response: str, outcome: str) -> None:
         """One response of the step that was done last; for the view alone."""
         if self._view is not None:
             self._view.take_sample(problem, response, outcome)
 
-    def progress(self, what: str, num_done: int, num_all: int) -> None:
-        """Responses of an evaluation; in a log a line every ten seconds, none for one that takes less."""
+    @contextlib.contextmanager
+    def doing(self, what: str, num_all: int, unit: str = "responses") -> Iterator[Callable[[int], None]]:
+        """Show how far something long is, which the block does; it calls what it gets with the number that is done."""
+        self.progress(what, 0, num_all, unit)
+        try:
+            yield lambda num_done: self.progress(what, num_done, num_all, unit)
+        finally:
+            self.progress(what, num_all, num_all, unit)
+
+    def progress(self, what: str, num_done: int, num_all: int, unit: str = "responses") -> None:
+        """Of something long (`doing`); in a log a line every ten seconds, none for what takes less."""
         if self._view is not None:
-            self._view.progress(what, num_done, num_all)
+            self._view.progress(what, num_done, num_all, unit)
             return
         now = self._clock_s()
-        if num_done == 0:
-            self._last_progress = now
-        elif num_done < num_all and now - self._last_progress >= PROGRESS_EVERY_S:
-            self._last_progress = now
-            self.say(f"{what}: {num_done:,} of {num_all:,} responses")
+        if num_done >= num_all:
+            self._progressed.pop(what, None)
+        elif now - self._progressed.setdefault(what, now) >= PROGRESS_EVERY_S:
+            self._progressed[what] = now
+            self.say(f"{what}: {num_done:,} of {num_all:,} {unit}")
 
     def row(self, row: Mapping[str, Any]) -> None:
         """A row of metrics.jsonl was written (recorder.Watcher)."""
@@ -136,7 +184,7 @@ class Console:
         """Nothing is shown of files."""
 
     def rewound(self, metrics_bytes: int) -> None:
-        """Rows of earlier steps follow, which take the place of what is shown."""
+        """The stage itself says where it went back to (`went_back`)."""
 
     def table(self, stages: Sequence[Mapping[str, Any]], caption: str) -> None:
         """The stages' results, each accuracy with its interval and its number of problems; below, by level and by subject where known."""

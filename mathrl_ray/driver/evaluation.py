@@ -9,10 +9,9 @@ Called by every stage and by the loops. Knows the actors' Protocols and the reco
 weights that the generators hold. None counts its tokens to the stage's budget: they teach nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from mathrl_ray.actors.interfaces import ActorError, Generator
@@ -187,7 +186,8 @@ async def _sample_and_grade(
     requests, completions = await _sample(run, problems, group, seed_step, prompt, num_samples=num_samples)
     asked = [problem for problem in problems for _ in range(num_samples)]
     others = {} if others_at is None else await _other_graders(run, completions, asked, prompt, others_at)
-    entropies = await _entropies(run, requests, completions, num_samples)
+    with run.console.doing(f"{group.replace('-', ' ')}, entropies", len(requests)) as tell:
+        entropies = await _entropies(run, requests, completions, num_samples, tell)
     return await _grade(run, asked, requests, completions, group, prompt, others=others, entropies=entropies)
 
 
@@ -209,17 +209,8 @@ async def _sample(
         for first in firsts
         for sample in range(num_samples)
     ]
-    what = group.replace("-", " ")
-    run.console.progress(what, 0, len(requests))
-    try:
-        tell = partial(_tell, run, what, len(requests))
+    with run.console.doing(group.replace("-", " "), len(requests)) as tell:
         return requests, await generate(run, requests, on=on, for_learning=False, tell=tell)
-    finally:
-        run.console.progress(what, len(requests), len(requests))
-
-
-def _tell(run: Run, what: str, num_all: int, num_come: int) -> None:
-    run.console.progress(what, num_come, num_all)
 
 
 async def _grade(
@@ -238,7 +229,8 @@ async def _grade(
     asked: the problem of each response.
     """
     others = others or {}
-    grades = await score(run, completions, [problem.gold for problem in asked], prompt)
+    with run.console.doing(f"{group.replace('-', ' ')}, grading", len(completions)) as tell:
+        grades = await score(run, completions, [problem.gold for problem in asked], prompt, tell=tell)
     for name, given in {DEFAULT_GRADER: grades, **others}.items():
         if text := ungraded_warning(given):
             run.console.say(f"warning: {group}, grader {name}: {text}")
@@ -272,7 +264,13 @@ async def _other_graders(
     }
 
 
-async def _entropies(run: Run, requests: Sequence[GenerationRequest], completions: Sequence[Completion], num_samples: int) -> list[float]:
+async def _entropies(
+    run: Run,
+    requests: Sequence[GenerationRequest],
+    completions: Sequence[Completion],
+    num_samples: int,
+    tell: Callable[[int], None],
+) -> list[float]:
     """Mean token entropy of each response, from the learner: the full distribution at temperature 1, whatever was sampled at.
 
     One call for each of the samples of all problems, since a call has a limit in time.
@@ -283,4 +281,5 @@ async def _entropies(run: Run, requests: Sequence[GenerationRequest], completion
         with run.ledger.work("learner-0", "response_statistics"):
             statistics = await run.actors.learner.response_statistics(sequences[sample::num_samples], OWN_DISTRIBUTION)
         entropies[sample::num_samples] = [each.mean_token_entropy_nats for each in statistics]
+        tell((sample + 1) * len(statistics))
     return entropies

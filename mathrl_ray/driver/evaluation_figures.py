@@ -71,7 +71,7 @@ def _parts(rows: Rows, divided: Any, seed: int) -> list[dict[str, Any]]:
 
 def flat_metrics(figures: Figures) -> dict[str, float]:
     """What a row of metrics.jsonl keeps of an evaluation: numbers only; pass@k and maj@k where there are several responses a problem."""
-    names = ("accuracy", "format_rate", "num_problems", "num_ungraded", "mean_response_tokens")
+    names = ("accuracy", "format_rate", "num_problems", "num_ungraded", "num_graded_problems", "mean_response_tokens")
     numbers = {name: figures[name] for name in names}
     if figures["mean_entropy_nats"] is not None:
         numbers["entropy_nats"] = figures["mean_entropy_nats"]

@@ -1,13 +1,15 @@
 """Names of a run's files: one part of a path each, so that nothing that names a file can leave the run's folder.
 
-Called by the recorder. Most of these names are the program's own; some hold a word of a recipe's (a prompt's name). No name is made of
-data: rows keep problem ids inside files.
+Called by the recorder, and by what reads a run. Most of these names are the program's own; some hold a word of a recipe's (a prompt's
+name). No name is made of data: rows keep problem ids inside files.
 """
 
 from pathlib import Path
 
 SWEEP_FILE = "sweep.json"
 """In the folder of a sweep (sweep_folder.py), and in no run's."""
+GUARDS_FILE = "guards.jsonl"
+"""In a run's folder: what its guards have seen, tried and found."""
 LONGEST_BYTES = 255 - len("..writing")
 """File systems have room for 255; a file is first written as .<name>.writing."""
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, get_args
 
+from mathrl_ray.config import Recipe
 from mathrl_ray.core.guard_rules import Finding, GuardRules
 from mathrl_ray.sections import GuardAction, GuardName, StageName
 
@@ -71,8 +72,7 @@ class Guards:
             state: of the guards that these go on from (`state`).
         """
         self._run, self._stage, self._settings = run, stage, run.recipe.guards
-        curriculum = run.recipe.curriculum
-        self.rules = GuardRules(self._settings, problems_change=curriculum.order == "level" or curriculum.skip_after > 0)
+        self.rules = GuardRules(self._settings, problems_change=_problems_change(run.recipe, stage))
         self.setback: Setback | None = None
         """What the stage has to do as soon as it is between two steps."""
         self.num_rollbacks = self.num_remedies = 0
@@ -236,3 +236,9 @@ class Guards:
 
     def _write(self, kind: str, step: int, **facts: Any) -> None:
         self._run.recorder.guard_event(kind, self._stage, step, facts)
+
+
+def _problems_change(recipe: Recipe, stage: StageName) -> bool:
+    """Whether rewards of different steps cannot be compared: harder problems later on, or only groups whose siblings differ."""
+    curriculum, mixed_only = recipe.curriculum, stage == "grpo" and recipe.grpo.dynamic_sampling
+    return curriculum.order == "level" or curriculum.skip_after > 0 or mixed_only

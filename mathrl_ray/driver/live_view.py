@@ -12,13 +12,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import rich.console
 from rich.cells import cell_len, set_cell_size
+from rich.file_proxy import FileProxy
 from rich.live import Live
 from rich.text import Text
 
-from mathrl_ray.driver.live_state import CURVES, Curve, LiveState, Measured
+from mathrl_ray.driver.live_state import CURVES, Curve, LiveState, Measured, Series
 
 VARIABLE = "MATHRL_VIEW"
 """Environment variable: "plain" keeps to lines on a terminal too. No key of the recipe: how somebody looks at a run is no setting of it, is
@@ -33,10 +35,10 @@ _OUTCOMES = {"correct": "green", "wrong": "red"}
 
 
 def wants_view(terminal: rich.console.Console, environment: "os._Environ[str] | dict[str, str]") -> bool:
-    """Whether there is somebody who watches, on something that can be drawn on."""
+    """Whether there is somebody who watches, on something that can be drawn on: FORCE_COLOR paints a pipe, and makes no terminal of it."""
     if environment.get(VARIABLE, "auto") == "plain" or environment.get("CI"):
         return False
-    return terminal.is_terminal and not terminal.is_dumb_terminal and terminal.encoding.startswith("utf")
+    return terminal.is_terminal and terminal.file.isatty() and not terminal.is_dumb_terminal and terminal.encoding.startswith("utf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,8 @@ def _blocks(state: LiveState, width: int, now_s: float) -> Iterator[_Block]:
         yield _Block(1, [_steps(state, width)])
     elif state.plan:
         yield _Block(1, [_labelled("plan", Text(state.plan))])
-    for what, (num_done, num_all) in list(state.doing.items()):
-        yield _Block(2, [_doing(what, num_done, num_all, width)])
+    for what, (num_done, num_all, unit) in list(state.doing.items()):
+        yield _Block(2, [_doing(what, num_done, num_all, unit, width)])
     yield from _numbers(state, width)
     if state.measured:
         yield _Block(3, [_labelled("accuracy", _accuracy(state.measured))])
@@ -128,31 +130,33 @@ def _steps(state: LiveState, width: int) -> Text:
     return _labelled("step", bar.append(text))
 
 
-def _doing(what: str, num_done: int, num_all: int, width: int) -> Text:
+def _doing(what: str, num_done: int, num_all: int, unit: str, width: int) -> Text:
     text = f"  {num_done:,} of {num_all:,}, {what}"
     room = max(4, min(24, width - _LABEL - cell_len(text)))
-    return _labelled("responses", _bar(num_done / num_all, room, "magenta").append(text))
+    return _labelled(unit, _bar(num_done / num_all, room, "magenta").append(text))
 
 
 def _numbers(state: LiveState, width: int) -> Iterator[_Block]:
-    """The curves that the stage has, two a line where there is room."""
-    shown = [curve for curve in CURVES if curve.label in state.curves]
-    shown = [curve for curve in shown if curve.label != "loss" or "reward" not in state.curves]
+    """The curves that the stage has, two a line where there is room. A policy's loss says little, that of learning from a pool does."""
+    curves = state.curves
+    hidden = {"loss"} if "reward" in curves and "pool" not in curves else set()
+    shown = [curve for curve in CURVES if curve.label in curves and curve.label not in hidden]
     at_once = 2 if width >= _TWO_COLUMNS else 1
     cell = (width - 2) // at_once
     for start in range(0, len(shown), at_once):
         line = Text()
         for place, curve in enumerate(shown[start : start + at_once]):
             line.append(" " * (place * (cell + 2) - cell_len(line.plain)))
-            line.append_text(_number(curve, [value for _, value in state.curves[curve.label]], cell))
+            line.append_text(_number(curve, curves[curve.label], cell))
         yield _Block(2 if start == 0 else 4 + start // at_once, [line])
 
 
-def _number(curve: Curve, values: Sequence[float], cell: int) -> Text:
-    text = f"{_short(values[-1])} {curve.unit}".rstrip()
+def _number(curve: Curve, series: Series, cell: int) -> Text:
+    text = f"{_short(series.latest)} {curve.unit}".rstrip()
     line = _labelled(curve.label, Text(f"{text:<16}"))
     room = cell - cell_len(line.plain) - 1
-    return line.append(sparkline(values, min(20, room), most=1.0 if curve.is_fraction else 0.0), style="cyan") if room >= 4 else line
+    drawn = sparkline(series.values, min(20, room), most=1.0 if curve.is_fraction else 0.0) if room >= 4 else ""
+    return line.append(drawn, style="cyan")
 
 
 def sparkline(values: Sequence[float], width: int, *, most: float = 0.0) -> str:
@@ -175,7 +179,8 @@ def sparkline(values: Sequence[float], width: int, *, most: float = 0.0) -> str:
 def _accuracy(measured: Measured) -> Text:
     interval = "" if measured.low is None or measured.high is None else f" ({100 * measured.low:.1f} to {100 * measured.high:.1f})"
     text = Text(f"{100 * measured.accuracy:.1f} %", "bold")
-    return text.append(f"{interval} of {measured.num_problems:,}, {measured.what} at step {measured.step}", style="not bold")
+    each = f" x {measured.num_samples}" if measured.num_samples > 1 else ""
+    return text.append(f"{interval} of {measured.num_problems:,}{each}, {measured.what} at step {measured.step}", style="not bold")
 
 
 def _load(state: LiveState, width: int) -> Text:
@@ -236,11 +241,12 @@ def clock_text(seconds: float) -> str:
 
 @contextlib.contextmanager
 def shown_live(view: LiveView, on: rich.console.Console) -> Iterator[None]:
-    """Draw a view during the block, below all that is printed to `on`, to sys.stdout, to sys.stderr or by handlers of logging.
+    """Draw a view during the block, below all that is printed to `on`, to sys.stdout, or to the same terminal by sys.stderr or logging.
 
     The cursor stays visible: a process that is killed, or ends at once on a second Ctrl-C, could not bring it back.
     """
-    live = Live(view, console=on, refresh_per_second=REDRAWS_PER_S, vertical_overflow="crop")
+    is_there = _is_same_terminal(sys.stderr, on.file)  # where stderr is sent to a file, it has to stay in it
+    live = Live(view, console=on, refresh_per_second=REDRAWS_PER_S, vertical_overflow="crop", redirect_stderr=is_there)
     live.start(refresh=True)
     on.show_cursor(True)
     try:
@@ -251,11 +257,19 @@ def shown_live(view: LiveView, on: rich.console.Console) -> Iterator[None]:
             live.stop()
 
 
+def _is_same_terminal(one: Any, other: Any) -> bool:
+    try:
+        return os.ttyname(one.fileno()) == os.ttyname(other.fileno())
+    except (OSError, ValueError, AttributeError):  # one is no terminal, closed or None
+        return False
+
+
 @contextlib.contextmanager
 def _logging_redirected() -> Iterator[None]:
     """Handlers that took sys.stderr before the view began would write into it."""
     loggers = [logging.root, *(each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger))]
-    streams = {sys.__stdout__: sys.stdout, sys.__stderr__: sys.stderr}
+    pairs = ((sys.__stdout__, sys.stdout), (sys.__stderr__, sys.stderr))
+    streams = {stream: proxy for stream, proxy in pairs if isinstance(proxy, FileProxy)}
     handlers = {
         handler: handler.stream
         for logger in loggers

@@ -25,7 +25,7 @@ from typing import Any
 
 from mathrl_ray.config import RecipeError
 from mathrl_ray.core.masking import masked_text
-from mathrl_ray.driver.file_names import SWEEP_FILE
+from mathrl_ray.driver.file_names import GUARDS_FILE, SWEEP_FILE
 
 MARKER = "mirrored.json"
 """The last file of a mirrored checkpoint."""
@@ -39,7 +39,7 @@ PLAIN_FILES = (
     SWEEP_FILE,
     METRICS,
     "summary.json",
-    "guards.jsonl",
+    GUARDS_FILE,
     "report.html",
     *(f"{folder}/*.parquet" for folder in ("evaluations", "elite_pool", "problem_memory")),
 )

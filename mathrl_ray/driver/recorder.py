@@ -20,7 +20,7 @@ import tomli_w
 
 from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.core.masking import masked
-from mathrl_ray.driver.file_names import inside
+from mathrl_ray.driver.file_names import GUARDS_FILE, inside
 from mathrl_ray.driver.rows import EVALUATION_SCHEMA, trajectory_row, trajectory_schema
 from mathrl_ray.types import TrajectoryGroup
 
@@ -156,7 +156,7 @@ class Recorder:
     def guard_event(self, kind: str, stage: str, step: int, facts: Mapping[str, Any]) -> None:
         """One row of guards.jsonl: a guard that fired, a rollback, or whether its remedy helped (guards.py); nothing is taken back."""
         row = {"kind": kind, "time_s": round(self.elapsed_s(), 3), "stage": stage, "step": step, **facts}
-        with (self.folder / "guards.jsonl").open("a", encoding="utf-8") as file:
+        with (self.folder / GUARDS_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
     def evaluation(self, stage: str, policy_version: int, rows: Sequence[Mapping[str, Any]]) -> Path:

@@ -140,17 +140,7 @@ async def generate(
         async with turns:
             return await run.generators.ask(on, len(part), lambda actor: actor.generate(part), "generate")
 
-    num_come = 0
-
-    async def ask_and_tell(part: Sequence[GenerationRequest]) -> list[Completion]:
-        nonlocal num_come
-        answers = await ask(part)
-        num_come += len(answers)
-        if tell is not None:
-            tell(num_come)
-        return answers
-
-    completions = await _in_parts(requests, ask_and_tell, min(PART, max_sequences))
+    completions = await _in_parts(requests, ask, min(PART, max_sequences), tell)
     if for_learning:
         await _note_sampled(run, requests, completions)
     elif _is_aborted(completions):
@@ -177,6 +167,7 @@ async def score(
     problems: Sequence[Problem] | None = None,
     function: str = "",
     step: int = 0,
+    tell: Callable[[int], None] | None = None,
 ) -> list[Grade]:
     """Grades of responses, in their order.
 
@@ -188,6 +179,7 @@ async def score(
         problems: one a response; needed where there is a function.
         function: a reward function, as the recipe names it, in the grader's place; "" for none.
         step: the training step, for the function.
+        tell: is called with the number of grades that have come, whenever it grows.
 
     Raises:
         GivenUpError: a request failed driver.max_tries times.
@@ -204,15 +196,28 @@ async def score(
             for request, problem in zip(requests, problems, strict=True)
         ]
     run.ledger.counts.graded += len(requests)
-    return await _in_parts(requests, lambda part: run.scorers.call(len(part), lambda actor: actor.score(part), "score"))
+    return await _in_parts(requests, lambda part: run.scorers.call(len(part), lambda actor: actor.score(part), "score"), tell=tell)
 
 
 async def _in_parts(
-    items: Sequence[Item], ask: Callable[[Sequence[Item]], Coroutine[Any, Any, list[Answer]]], size: int = PART
+    items: Sequence[Item],
+    ask: Callable[[Sequence[Item]], Coroutine[Any, Any, list[Answer]]],
+    size: int = PART,
+    tell: Callable[[int], None] | None = None,
 ) -> list[Answer]:
     if 0 < len(items) <= size:  # a group's responses, several hundred times a second: no task of its own
         return await ask(items)
-    parts = await all_of(ask(items[start : start + size]) for start in range(0, len(items), size))
+    num_come = 0
+
+    async def ask_and_tell(part: Sequence[Item]) -> list[Answer]:
+        nonlocal num_come
+        answers = await ask(part)
+        num_come += len(answers)
+        if tell is not None:
+            tell(num_come)
+        return answers
+
+    parts = await all_of(ask_and_tell(items[start : start + size]) for start in range(0, len(items), size))
     return [answer for part in parts for answer in part]
 
 

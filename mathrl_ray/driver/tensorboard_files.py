@@ -4,7 +4,9 @@ Called by trackers.py, in its thread. Uses TensorBoard's own messages, so that i
 a CRC-32C of each); not its writer, which loads TensorFlow where there is one. Nothing of TensorBoard is imported before `open`.
 
 <run>/tensorboard/ is made from the other files of the run and can be made again from them: a new start of it begins a new event file, tells
-a TensorBoard that is looking to forget what it has seen, and removes the old ones.
+a TensorBoard that is looking to forget what it has seen, and empties the old one. That is removed at the start after it: a TensorBoard that
+was reading a file that is gone never gets to the next one. With the data server (--load_fast), which heeds no such word, a number that only
+the old file had is shown until TensorBoard is started again.
 """
 
 import itertools
@@ -64,7 +66,10 @@ class TensorBoardFiles:
         self._write_hparams(wall_time_s)
         self.flush()
         for path in before:
-            path.unlink(missing_ok=True)
+            if path.stat().st_size:
+                os.truncate(path, 0)
+            else:
+                path.unlink()
 
     def numbers(self, step: int, wall_time_s: float, values: Mapping[str, float]) -> None:
         """Values by tag, as float32, at one step and time."""

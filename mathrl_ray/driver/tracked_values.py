@@ -7,7 +7,9 @@ Called by trackers.py. Pure but for `sample_text`, which reads one Parquet file;
       what of it tells of the machine    grpo_system/step_s                      the row's
     a validation                         grpo/validation_accuracy                the row's
     an evaluation of the test problems   grpo/test_accuracy                      the row's: at the same step as training, and another number
-    an update inside of a round          expert_iteration/sft_loss               its optimizer_step: a round has many
+    an update inside of a round          expert_iteration/sft_loss               its optimizer_step: a round has many; a skipped one is left
+                                                                                 out, since it has that of the one before it
+    the average of a stage's weights     grpo/average_relative_distance          the row's: the last step's, which has a sync of its own
     a training of sft.sizes              sft_size128/loss                        the row's: each size begins at 1 again
 
 The accuracies of all stages stand in a group of their own too, accuracy/grpo_validation and accuracy/grpo_test: it is TensorBoard's first.
@@ -60,11 +62,16 @@ def tracked_row(row: Mapping[str, Any]) -> TrackedRow:
     Args:
         row: of metrics.jsonl.
 
+    Returns:
+        No values for a row that has no place of its own.
+
     >>> tracked_row({"time_s": 2.0, "stage": "grpo", "step": 7, "policy_version": 7, "loss": 0.5, "step_s": 3, "spans": []}).values
     {'grpo/loss': 0.5, 'grpo_system/step_s': 3}
     """
     group, prefix, step, left_out = _kind(row)
     values: dict[str, float] = {}
+    if "optimizer_step" in row and row.get("skipped_updates"):
+        return TrackedRow(step, float(row["time_s"]), values)
     for name, value in row.items():
         if name in _PLACE or name in left_out or isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
@@ -85,6 +92,8 @@ def _kind(row: Mapping[str, Any]) -> tuple[str, str, int, frozenset[str]]:
         return stage, "validation_", step, left_out
     if any(name == "accuracy" or name.startswith("accuracy_") for name in row):
         return stage, "test_", step, left_out
+    if "num_averaged" in row and "step_s" not in row:  # a round's row has its average in it
+        return stage, "average_", step, left_out
     if "optimizer_step" in row:
         return stage, "sft_", int(row["optimizer_step"]), left_out | {"optimizer_step"}
     return stage, "", step, left_out
@@ -115,12 +124,14 @@ def sample_text(path: Path, num_samples: int, secrets: Sequence[str] = ()) -> Tr
     with pq.ParquetFile(path) as file:
         batch = next(file.iter_batches(batch_size=num_samples, columns=SAMPLE_COLUMNS), None)
     rows = batch.to_pylist() if batch is not None else []
-    return TrackedText(tag, step, found["stage"], masked_text("\n\n".join(_sample(row) for row in rows), secrets))
+    return TrackedText(tag, step, found["stage"], "\n\n".join(_sample(row, secrets) for row in rows))
 
 
-def _sample(row: Mapping[str, Any]) -> str:
-    head = f"**{row['outcome']}** · problem {_word(row['problem_id'])} · gold {_word(row['gold'])}"
-    return "\n\n".join([head, code_block(str(row["problem"])), code_block(str(row["response"])), "---"])
+def _sample(row: Mapping[str, Any], secrets: Sequence[str]) -> str:
+    """Masked before it is cut, escaped and indented, after which no secret would be known again."""
+    problem_id, gold, problem, response = (masked_text(str(row[name]), secrets) for name in ("problem_id", "gold", "problem", "response"))
+    head = f"**{row['outcome']}** · problem {_word(problem_id)} · gold {_word(gold)}"
+    return "\n\n".join([head, code_block(problem), code_block(response), "---"])
 
 
 def _word(text: object) -> str:

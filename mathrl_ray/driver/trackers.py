@@ -2,7 +2,8 @@
 
 Made by job.py, told by the recorder. A tracker does its work in a thread of its own, which takes it from a queue: neither a step nor the
 other tracker waits for it. What it shows follows from the run's other files alone, so where those were changed (the run goes on, or went
-back to a checkpoint) it begins anew and reads them again: no step is there twice, and nothing of what was moved aside.
+back to a checkpoint) it begins anew and reads them again: no step is there twice, and nothing of what was moved aside. (Weights & Biases
+takes nothing back: there another run begins, beside the one that was left.)
 
 A tracker that fails (a full disk, a package that does not fit, no network) is left out from then on, with one warning; the run goes on.
 """
@@ -26,8 +27,8 @@ from mathrl_ray.driver.wandb_run import WandbRun, has_wandb
 
 MOST_WAITING = 20_000
 """Rows in the queue: more wait only where a tracker hangs, and it is given up."""
-CLOSE_LIMIT_S = 5.0
-"""What a run waits at its end for trackers that have not written everything."""
+CLOSE_LIMIT_S, HURRIED_LIMIT_S = 5.0, 1.0
+"""What a run waits at its end for trackers that have not written everything; and where it was told to stop."""
 _FIRST_KEYS = ("run.seed", "model.path", "learner.learning_rate", "grpo.loss", "grpo.group_size", "grpo.prompts_per_step")
 """Hyperparameters that are always named; others where they are not the default."""
 _NO_HPARAMS = ("run.", "study.", "sweep.", "trackers.", "device.", "data.columns")
@@ -96,15 +97,19 @@ class Following:
         """The run's files were changed; metrics.jsonl is as long as this."""
         self._put(("anew", metrics_bytes))
 
-    def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
-        """Write what waits, and end; what takes longer than the limit is given up."""
-        if self._is_over:
-            return
+    def end(self) -> None:
+        """Write what waits, and end; nothing follows."""
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)
+
+    def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
+        """End; what takes longer than the limit is given up."""
+        if self._is_over:
+            return
+        self.end()
         self._thread.join(limit_s)
         if self._thread.is_alive():
-            self._give_up(f"had not written everything {limit_s:g} s after the run's end")
+            self._give_up("had not written everything when the run ended")
 
     def _put(self, message: _Message) -> None:
         if self._is_over:
@@ -159,28 +164,39 @@ class Following:
     def _show_samples(self, path: Path) -> None:
         if not self._num_samples or path in self._shown:  # it may have been there before it was told of
             return
-        self._shown.add(path)
         try:
             found = sample_text(path, self._num_samples, self._secrets)
         except Exception as error:  # border: samples are for looking at; a file that was moved aside meanwhile is none
             self._say(f"warning: no samples of {path.name} for {self._tracker.name}: {error}")
             return
+        self._shown.add(path)
         if found is not None:
             step, time_s = self._last.get(found.stage, (0, 0.0))
             self._tracker.text(found.tag, step if found.step is None else found.step, self._began_s + time_s, found.text)
 
 
 @contextlib.contextmanager
-def tracking(recorder: Recorder, recipe: Recipe, say: Callable[[str], None]) -> Iterator[None]:
-    """Follow what a recorder writes, during the block."""
+def tracking(
+    recorder: Recorder, recipe: Recipe, say: Callable[[str], None], is_stopping: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Follow what a recorder writes, during the block. All trackers end at the same time, sooner where the run was told to stop."""
     began_s, secrets = time.time() - recorder.elapsed_s(), sorted(known_secrets(os.environ, recipe.model_dump()))
     num_samples = recipe.trackers.num_samples
     with contextlib.ExitStack() as stack:
+        followings: list[Following] = []
+        stack.callback(lambda: _close(followings, HURRIED_LIMIT_S if is_stopping() else CLOSE_LIMIT_S))
         for tracker in _chosen(recorder.folder, recipe):
-            following = Following(recorder.folder, tracker, say, began_s=began_s, num_samples=num_samples, secrets=secrets)
-            stack.callback(following.close)
-            stack.enter_context(recorder.watched(following))
+            followings.append(Following(recorder.folder, tracker, say, began_s=began_s, num_samples=num_samples, secrets=secrets))
+            stack.enter_context(recorder.watched(followings[-1]))
         yield
+
+
+def _close(followings: Sequence[Following], limit_s: float) -> None:
+    deadline_s = time.monotonic() + limit_s
+    for each in followings:
+        each.end()
+    for each in followings:
+        each.close(max(0.0, deadline_s - time.monotonic()))
 
 
 def _chosen(folder: Path, recipe: Recipe) -> Iterator[Tracker]:

@@ -12,7 +12,9 @@ from typing import Any, Literal
 
 
 def has_wandb() -> bool:
-    return importlib.util.find_spec("wandb") is not None
+    """Whether it is installed; a folder of that name, as each run has one, is no package."""
+    spec = importlib.util.find_spec("wandb")
+    return spec is not None and spec.origin is not None
 
 
 class WandbRun:

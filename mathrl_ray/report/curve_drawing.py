@@ -4,7 +4,8 @@ Called by curve_figures.py. Knows curves.py's points and matplotlib's object int
 """
 
 from collections.abc import Sequence
-from math import log, log10
+from dataclasses import replace
+from math import inf, log, log10
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -33,13 +34,13 @@ def draw_curves(plot: Plot, axis: str) -> Drawing:
     for place, (stage, axes) in enumerate(zip(stages, panels, strict=True)):
         own = [each for each in drawable if each.stage == stage]
         unit, word = _x_unit(axis, stage, own)
+        _y_axis(axes, plot, own)
         for number, each in enumerate(own):
             _draw_series(axes, plot, each, axis, unit, f"{plot.name}-{axis}", place * len(plot.series) + number)
         axes.set_xlabel(word)
         axes.set_title(stage.replace("_", " "), pad=6)
         mark_panel(axes, stage, unit)
         _reference(axes, plot, stage, axis)
-        _y_axis(axes, plot, own)
         whole = axis == "step" and max((max(xs_of(each, axis)) for each in own), default=0) <= 12
         number_ticks(axes, "x", 6 if whole or len(stages) == 1 else 4, whole=whole)
         axes.margins(x=0.04)
@@ -73,10 +74,11 @@ def _draw_series(axes: Axes, plot: Plot, each: Series, axis: str, unit: float, p
     xs, values = [point.x(axis) / unit for point in points], [point.value for point in points]  # type: ignore[operator]  # not None
     is_mean = each.run_index < 0
     gid = f"{prefix}-group{each.group_index}-{number}" if is_mean else f"{prefix}-run{each.run_index}-{number}"
-    look = look_of(plot, each)
+    look = replace(look_of(plot, each), colour=REFERENCE) if each.kind == "superseded" else look_of(plot, each)
     spans = [point for point in points if point.low is not None and point.high is not None]
-    if is_mean and len(spans) > 1 and not plot.curve.is_log:
-        lows, highs = [point.low for point in spans], [point.high for point in spans]
+    if is_mean and len(spans) > 1:
+        floor = axes.get_ylim()[0] if axes.get_yscale() == "log" else -inf  # where an interval reaches below 0, its band leaves the panel
+        lows, highs = [max(point.low, floor) for point in spans], [point.high for point in spans]  # type: ignore[type-var]  # no None
         axes.fill_between(xs, lows, highs, color=look.colour, alpha=0.16, linewidth=0, gid=gid)  # type: ignore[arg-type]  # no None
         gid = f"{gid}0000"
     elif spans and not is_mean and not _is_member(each):
@@ -91,7 +93,8 @@ def _line(plot: Plot, each: Series, look: RunStyle, *, is_dense: bool) -> dict[s
             marked: dict[str, Any] = {"marker": "D", "markersize": 6.5, "markerfacecolor": "white", "markeredgewidth": 1.4}
             return {"color": look.colour, "linestyle": "none", "alpha": 0.55 if _is_member(each) else 1.0, **marked}
         case "superseded":
-            return {"color": REFERENCE, "linestyle": (0, (1.2, 1.6)), "linewidth": THIN}
+            marked = {} if is_dense else {"marker": ".", "markersize": 4}
+            return {"color": look.colour, "linestyle": (0, (1.2, 1.6)), "linewidth": THIN, **marked}
     width, alpha = USUAL, 1.0
     if each.run_index < 0:
         width = MEAN_WIDTH
@@ -128,21 +131,21 @@ def _reference(axes: Axes, plot: Plot, stage: str, axis: str) -> None:
 
 
 def _rollbacks(axes: Axes, plot: Plot, stage: str) -> None:
-    """Where a guard took a run back, as a thin line in the run's colour."""
+    """Where a guard took a run back, as a thin line in the run's colour; the first of a single run's has the word."""
     for index, run in enumerate(plot.runs):
-        for event in run.guard_events:
-            if event.get("kind") == "rollback" and event.get("stage") == stage:
-                colour = SOFT if len(plot.runs) == 1 else run_style(index).colour
-                gid = f"{plot.name}-step-run{index}-9{event['step']}"
-                axes.axvline(event["step"], color=colour, linewidth=0.9, linestyle=(0, (1, 1.5)), gid=gid)
-                if len(plot.runs) == 1:
-                    place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-                    axes.annotate("rolled back", (event["step"], 1), (0, 2), **place, ha="center", color=SOFT)
+        steps = [event["step"] for event in run.guard_events if event.get("kind") == "rollback" and event.get("stage") == stage]
+        colour = SOFT if len(plot.runs) == 1 else run_style(index).colour
+        for step in dict.fromkeys(steps):
+            axes.axvline(step, color=colour, linewidth=0.9, linestyle=(0, (1, 1.5)), gid=f"{plot.name}-step-run{index}-9{step}")
+        if steps and len(plot.runs) == 1:
+            place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+            axes.annotate("rolled back", (steps[0], 1), (0, 2), **place, ha="center", color=SOFT)
 
 
 def _y_axis(axes: Axes, plot: Plot, series: Sequence[Series]) -> None:
+    """Before anything is drawn: a logarithmic axis is as long as the values and the upper ends of their bands need."""
     values = [point.value for each in series for point in each.points]
-    low, high = min(values), max(values)
+    low, high = min(values), max([*values, *(point.high for each in series for point in each.points if point.high is not None)])
     if plot.curve.is_log and low > 0:
         _log_axis(axes, low, high)
         return
@@ -161,6 +164,8 @@ def _log_axis(axes: Axes, low: float, high: float) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 1 else (1.0, 3.0) if decades < 2 else (1.0,), numticks=6))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
     axes.yaxis.set_minor_locator(LogLocator(subs=()))
+    margin = max(high / low, 10) ** 0.05
+    axes.set_ylim(low / margin, high * margin)
 
 
 def _share_y(panels: Sequence[Axes], curve: Curve) -> None:
@@ -193,6 +198,8 @@ def _limits(curve: Curve, low: float, high: float) -> tuple[float, float]:
             return 0.0, max(high, 0.01)
         case "whole":
             return 0.0, max(high, 1.1)
+    if curve.name == "importance_ratio":  # what is nearer to 1 is rounding, and no scale of its own
+        return min(low, 0.999), max(high, 1.001)
     begins_at_0 = curve.name == "learning_rate" or (curve.name == "reward" and low > -0.1 * high)
     return (0.0, high) if begins_at_0 else (low, high)
 

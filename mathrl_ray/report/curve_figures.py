@@ -44,7 +44,7 @@ def _figure(curve: Curve, lines: Sequence[Line], runs: Sequence[RunData], groups
     name, title = "_".join(filter(None, (curve.name, word))), " ".join(filter(None, (curve.title, f"({word})" if word else "")))
     plot = Plot(curve, name, runs, groups, series, is_one and len(lines) > 1, _baselines(curve, runs))
     is_thinned = any(len(each.points) > most for each in found)
-    told = accuracy_caption(runs, series) if curve.name == "accuracy" else caption_of(curve, runs, groups)
+    told = accuracy_caption(runs, series) if curve.name == "accuracy" else caption_of(curve, runs, groups, series)
     return Figure(
         name=name,
         title=title,
@@ -71,7 +71,7 @@ def curve_rows(plot: Plot) -> list[dict[str, Any]]:
             "run_index": each.run_index,
             "group": plot.groups[each.group_index].name if each.group_index >= 0 else "",
             "stage": each.stage,
-            "line": " ".join(filter(None, (each.line, {"superseded": "(superseded)"}.get(each.kind, "")))),
+            "line": each.line,
             "step": point.step,
             "generated_tokens": point.generated_tokens,
             "wall_clock_s": point.wall_clock_s,

@@ -5,17 +5,20 @@ Called by curve_figures.py. Pure of drawing: RunData in, points out. Where each 
     step               of expert iteration the round: a round's row stands at its number r, its k-th of n updates at r - 1 + k / n
     generated_tokens   consumed_tokens_total of the row, of an update that of its round: tokens sampled for learning so far in the stage;
                        None in a stage that samples none
-    wall_clock_s       time_s less that of the stage's first row
+    wall_clock_s       time_s less that of the stage's first row, also where that was moved aside
+
+What a rollback or a resumed run has moved aside is a line of its own for each time, at the tokens and times of its own rows.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal, NamedTuple
 
 from mathrl_ray.report.run_data import Row, RunData, StageData
 
+Figures = Mapping[str, Any]
 Kind = Literal["line", "superseded", "final"]
 Form = Literal["number", "percent", "nats", "whole"]
 
@@ -69,7 +72,14 @@ CURVES = (
         "round's responses; 1 nat is 1.443 bits.",
     ),
     Curve("response_tokens", "Response length", "tokens per response", (Line("response_tokens_mean", ""),), told="Mean over responses."),
-    Curve("truncated", "Responses cut off", "share of responses", (Line("truncated_fraction", ""),), "percent", "At generator.max_tokens."),
+    Curve(
+        "truncated",
+        "Responses cut off",
+        "share of responses",
+        (Line("truncated_fraction", ""),),
+        "percent",
+        "Those that generator.max_tokens has ended.",
+    ),
     Curve(
         "importance_ratio",
         "Importance ratio",
@@ -152,34 +162,35 @@ class RunCurves:
 
     def __init__(self, run: RunData, run_index: int, group_index: int) -> None:
         self._run, self._run_index, self._group_index = run, run_index, group_index
-        kinds: tuple[Kind, ...] = ("superseded", "line")  # what was moved aside comes before what replaced it
-        rows = {(stage.name, kind): stage.superseded if kind == "superseded" else stage.rows for stage in run.stages for kind in kinds}
-        self._rows = rows
-        self._places = {(stage.name, kind): _Places(stage, rows[stage.name, kind]) for stage in run.stages for kind in kinds}
+        self._stretches = {stage.name: _stretches(stage) for stage in run.stages}
 
     def series_of(self, curve: Curve, line: Line) -> list[Series]:
         """What the run has of one line; stages without it are left out."""
-        if curve.name == "accuracy":
-            return [each for stage in self._run.stages for each in self._accuracies(stage)]
-        return [each for stage, kind in self._rows for each in self._of_stage(line, stage, kind)]
+        of_stage = self._accuracies if curve.name == "accuracy" else self._trained
+        return [each for stage in self._run.stages for each in of_stage(stage, line)]
 
-    def _of_stage(self, line: Line, stage: str, kind: Kind) -> Iterator[Series]:
-        key, places = line.other_keys.get(stage, line.key), self._places[stage, kind]
-        for part, rows in _parts([row for row in self._rows[stage, kind] if _number(row.get(key)) is not None]).items():
-            points = tuple(places.point(row, float(row[key])) for row in rows)
-            is_of_updates = any("optimizer_step" in row for row in rows)
-            name = " ".join(word for word in (line.name, part) if word)
-            yield Series(self._run_index, self._group_index, stage, name, points, kind, is_of_updates)
+    def _trained(self, stage: StageData, line: Line) -> Iterator[Series]:
+        key = line.other_keys.get(stage.name, line.key)
+        for held in self._stretches[stage.name]:
+            yield from self._series(stage, held, held.rows, key, line.name)
 
-    def _accuracies(self, stage: StageData) -> Iterator[Series]:
+    def _accuracies(self, stage: StageData, line: Line) -> Iterator[Series]:
         """The validations, and the final evaluation of the test problems as a point of its own."""
-        places = _Places(stage, stage.validations)
-        for part, rows in _parts([row for row in stage.validations if _number(row["validation_accuracy"]) is not None]).items():
-            points = tuple(places.point(row, float(row["validation_accuracy"]), **_interval(row)) for row in rows)
-            yield Series(self._run_index, self._group_index, stage.name, part, points)
+        for held in self._stretches[stage.name]:
+            yield from self._series(stage, held, held.validations, line.key, "", _interval)
         if stage.summary and stage.rows:
-            final = _final(self._run, stage, stage.summary)
+            final = _final(self._run, stage, stage.summary, self._stretches[stage.name][-1].places)
             yield Series(self._run_index, self._group_index, stage.name, "test", (final,), "final")
+
+    def _series(
+        self, stage: StageData, held: "_Stretch", given: Sequence[Row], key: str, name: str, more: Callable[[Row], Figures] = lambda _: {}
+    ) -> Iterator[Series]:
+        for part, rows in _parts([row for row in given if _number(row.get(key)) is not None]).items():
+            points = tuple(held.places.point(row, float(row[key]), **more(row)) for row in rows)
+            is_of_updates = any("optimizer_step" in row for row in rows)
+            told = " ".join(filter(None, (name, part, held.folder)))
+            kind: Kind = "superseded" if held.folder else "line"
+            yield Series(self._run_index, self._group_index, stage.name, told, points, kind, is_of_updates)
 
 
 def _number(value: Any) -> float | None:
@@ -191,18 +202,17 @@ def _parts(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """A sweep of SFT sizes trains one model after the other, each from step 1."""
     parts: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        parts[f"{row['sft_size']:g} traces" if "sft_size" in row else ""].append(row)
+        parts[f"{row['sft_size']:g} traces" if _number(row.get("sft_size")) else ""].append(row)
     return dict(parts)
 
 
 class _Places:
-    """Where the rows of one stage stand on each axis."""
+    """Where the rows of one stretch of a stage stand on each axis."""
 
-    def __init__(self, stage: StageData, rows: Sequence[Row]) -> None:
-        self._start_s = stage.start_s
+    def __init__(self, start_s: float, rows: Sequence[Row]) -> None:
+        self._start_s = start_s
         num_updates = Counter(row["step"] for row in rows if "optimizer_step" in row)
-        both = [*rows, *stage.validations]
-        self._tokens = {row["step"]: row["consumed_tokens_total"] for row in both if _number(row.get("consumed_tokens_total"))}
+        self._tokens = {row["step"]: tokens for row in rows if (tokens := _number(row.get("consumed_tokens_total")))}
         self._steps: dict[int, float] = {}
         done: Counter[int] = Counter()
         for row in rows:
@@ -213,24 +223,42 @@ class _Places:
 
     def point(self, row: Row, value: float, **more: Any) -> Point:
         """Of one of the rows."""
-        step = row["step"]
-        time_s = _number(row.get("time_s"))
-        elapsed_s = None if time_s is None else max(0.0, time_s - self._start_s)
-        return Point(self._steps.get(id(row), float(step)), self._tokens.get(step), elapsed_s, value, **more)
+        step, time_s = row["step"], _number(row.get("time_s"))
+        tokens = _number(row.get("consumed_tokens_total")) or self._tokens.get(step)
+        return Point(self._steps.get(id(row), float(step)), tokens, None if time_s is None else time_s - self._start_s, value, **more)
 
 
-def _interval(row: Row) -> dict[str, Any]:
-    low, high = row.get("validation_ci95_low"), row.get("validation_ci95_high")
-    num = row.get("validation_num_problems")
-    return {"low": low, "high": high, "n": int(num - row.get("validation_num_ungraded", 0)) if num is not None else None}
+class _Stretch(NamedTuple):
+    """Rows of a stage that belong together: what was moved aside at one time, or what stands."""
+
+    folder: str
+    """Where the rows are; "" for those that stand."""
+    rows: Sequence[Row]
+    validations: Sequence[Row]
+    places: _Places
 
 
-def _final(run: RunData, stage: StageData, summary: Mapping[str, Any]) -> Point:
-    """Where the stage's training ended."""
-    last = max(int(row["step"]) for row in stage.rows)
-    row = next((row for row in reversed(run.metrics) if row["stage"] == stage.name and "accuracy" in row), None)
-    tokens = summary.get("consumed_tokens") or summary.get("generated_tokens") or None
-    elapsed_s = row["time_s"] - stage.start_s if row and "time_s" in row else None
+def _stretches(stage: StageData) -> list[_Stretch]:
+    """What was moved aside comes before what replaced it."""
+    given = [*((each.folder, each.rows, each.validations) for each in stage.superseded), ("", stage.rows, stage.validations)]
+    return [_Stretch(*each, _Places(stage.start_s, [*each[1], *each[2]])) for each in given]
+
+
+def _interval(row: Row) -> Figures:
+    names = ("ci95_low", "ci95_high", "num_problems", "num_ungraded")
+    low, high, num, num_ungraded = (_number(row.get(f"validation_{name}")) for name in names)
+    return {"low": low, "high": high, "n": None if num is None else int(num - (num_ungraded or 0))}
+
+
+def _final(run: RunData, stage: StageData, summary: Figures, places: _Places) -> Point:
+    """Where the weights stand that were evaluated: at the best step where early stopping took that one's, else where training ended."""
     low, high = summary["ci95"]
-    num = summary.get("num_graded_problems", summary["num_problems"])
-    return Point(float(last), tokens, elapsed_s, summary["accuracy"], low, high, num)
+    of_test = {"low": low, "high": high, "n": summary.get("num_graded_problems", summary["num_problems"])}
+    evaluated = next((row for row in reversed(run.metrics) if row["stage"] == stage.name and "accuracy" in row), None)
+    best = [row for row in stage.rows if evaluated and row["step"] == evaluated["step"] == summary.get("best_step")]
+    if best:
+        return places.point(best[-1], summary["accuracy"], **of_test)
+    last = max(row["step"] for row in stage.rows)
+    tokens = summary.get("consumed_tokens") or summary.get("generated_tokens") or None
+    elapsed_s = evaluated["time_s"] - stage.start_s if evaluated and "time_s" in evaluated else None
+    return Point(float(last), tokens, elapsed_s, summary["accuracy"], **of_test)

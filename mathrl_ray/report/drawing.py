@@ -6,11 +6,11 @@ are set inside `style()` and nowhere else.
 Figures are narrow (WIDTH) with large type, so that the same drawing reads well across a phone and in a column of a paper.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from math import log10
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import matplotlib
@@ -18,7 +18,7 @@ from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.axes._secondary_axes import SecondaryAxis  # the public name of its module has none
 from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator
 
 WIDTH = 5.6
 """Inches."""
@@ -157,26 +157,36 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def short_number(value: float) -> str:
+def short_number(value: float, digits: int = 4) -> str:
     """A tick's number, at most 5 characters where that can be.
 
-    >>> [short_number(value) for value in (0, 0.0005, 0.25, 250_000, 1_500_000, 12.0)]
-    ['0', '5e-4', '0.25', '250k', '1.5M', '12']
+    >>> [short_number(value) for value in (0, 0.0005, 0.25, 250_000, 1_500_000, 12.0, 1e-5)]
+    ['0', '5e-4', '0.25', '250k', '1.5M', '12', '1e-5']
     """
     size = abs(value)
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if size >= limit:
-            return f"{value / (1e3 if letter == 'k' else limit):.4g}{letter}"
+            return f"{value / (1e3 if letter == 'k' else limit):.{digits}g}{letter}"
     if 0 < size < 1e-3:
-        power = int(log10(size)) - 1 if size < 10 ** int(log10(size)) else int(log10(size))
-        return f"{value / 10**power:.3g}e{power}".replace("-0", "-")
-    return f"{value:.4g}"
+        factor, power = f"{value:.{digits - 2}e}".split("e")
+        return f"{float(factor):g}e{int(power)}"
+    return f"{value:.{digits}g}"
+
+
+class _ShortNumbers(Formatter):
+    """Ticks in as few digits as say where they are: ratios may differ from 1 by little."""
+
+    def format_ticks(self, values: Iterable[float]) -> list[str]:
+        held = list(values)
+        off = 0.01 * min((after - before for before, after in pairwise(held)), default=1.0)
+        digits = next((few for few in range(4, 9) if all(abs(float(f"{value:.{few - 1}g}") - value) < off for value in held)), 9)
+        return [short_number(value, digits).replace("-", "\N{MINUS SIGN}") for value in held]
 
 
 def number_ticks(axes: Axes | SecondaryAxis, which: str, most: int = 5, *, whole: bool = False) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(MaxNLocator(most, integer=whole, steps=[1, 2, 2.5, 5, 10]))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value).replace("-", "\N{MINUS SIGN}")))
+    axis.set_major_formatter(_ShortNumbers())
 
 
 def percent_ticks(axes: Axes, which: str, most: int = 5) -> None:

@@ -5,7 +5,8 @@
     NAME.md, .tex, .csv            each table
     captions.md                    title and one-line caption of each
 
-Called by `python -m mathrl_ray report --figures DIR`. Writes into a folder beside DIR that is renamed when all of it is there.
+Called by `python -m mathrl_ray report --figures DIR`. Writes into a folder aside, in DIR or beside
+one that is not there yet, whose files are moved when all of it is there.
 """
 
 import csv
@@ -44,7 +45,8 @@ def export(runs: Sequence[RunData], folder: Path, advance: Callable[[int], None]
     Raises:
         OSError: it cannot be written.
     """
-    aside = folder.with_name(f".{folder.name}.writing")
+    folder = folder.resolve()  # "." has no name
+    aside = folder / ".writing" if folder.is_dir() else folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     try:

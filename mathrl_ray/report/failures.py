@@ -17,12 +17,6 @@ from mathrl_ray.report.run_data import RunData, StageData
 from mathrl_ray.sections import StageName
 
 NUM_EXAMPLES = 3
-TITLES = {
-    "solved": "format kept, answer right",
-    "mathematics": "format kept, answer wrong",
-    "format": "format broken, answer would be right",
-    "both": "format broken, answer wrong",
-}
 
 
 @dataclass(frozen=True, slots=True)

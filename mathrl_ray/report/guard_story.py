@@ -51,11 +51,9 @@ def _told(event: Event) -> Told:
     where = f"{event.get('stage', '')}, step {event.get('step', '?')}"
     if kind == "rollback":
         where += f" to step {event.get('to_step', '?')}"
-    changes = event.get("changes")
-    pairs = changes.items() if isinstance(changes, Mapping) else ()
-    kept = [(str(key), *map(str, pair)) for key, pair in pairs if isinstance(pair, list | tuple) and len(pair) == 2]
     text = _text(event)
-    return Told(head, where, text, tuple((key, old, new) for key, old, new in kept if key not in text))
+    changes = tuple((key, str(old), str(new)) for key, (old, new) in event.get("changes", {}).items() if key not in text)
+    return Told(head, where, text, changes)
 
 
 def _text(event: Event) -> str:

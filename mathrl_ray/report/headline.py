@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mathrl_ray.driver.evaluation_figures import percent_text
+from mathrl_ray.report.results import model_words
 from mathrl_ray.report.run_data import RunData
 
 
@@ -46,7 +47,8 @@ def result_of(run: RunData) -> str:
     if not ended:
         return "No stage has ended yet, so there is no result." if run.state == "running" else "No stage ended, so there is no result."
     last = ended[-1].summary or {}
-    told = f"{ended[-1].name} answers {percent_text(last)} of {last['num_problems']:,} held-out problems correctly"
+    words = f" ({of})" if (of := model_words(last)) else ""
+    told = f"{ended[-1].name}{words} answers {percent_text(last)} of {last['num_problems']:,} held-out problems correctly"
     first = ended[0].summary or {}
     if len(ended) == 1 or not first["accuracy"]:
         return f"{told}."

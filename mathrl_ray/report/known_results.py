@@ -35,7 +35,9 @@ KNOWN_RESULTS = (
     KnownResult("expert_iteration", 0.251, 0.251, COURSE_NOTES, "5 rounds"),
     KnownResult("expert_iteration", 0.471, 0.471, PUBLIC_RUN, "5 rounds"),
     KnownResult("grpo", 0.289, 0.289, COURSE_NOTES, "about three times the baseline"),
-    KnownResult("grpo", 0.713, 0.713, PUBLIC_RUN, "learning rate 3e-5, 200 steps, about 100 min on one H100; mean of 15 evaluations"),
+    KnownResult(
+        "grpo", 0.713, 0.713, PUBLIC_RUN, "learning rate 3e-5, 200 steps, about 100 min on one H100; mean of the last 15 evaluations"
+    ),
     KnownResult("grpo", 0.6875, 0.6875, LEADERBOARD, "best of any method, 2 H100 for 4 hours"),
     KnownResult("grpo", 0.538, 0.538, LEADERBOARD, "median of any method, 2 H100 for 4 hours"),
 )

@@ -6,6 +6,7 @@ A span is [actor, what, start_s, end_s], in seconds since the run began. An acto
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -39,13 +40,14 @@ def spans_of(rows: Iterable[Mapping[str, Any]]) -> list[Span]:
     """All spans of some rows that can be read, by start."""
     found = []
     for row in rows:
-        for span in row.get("spans", ()):
+        given = row.get("spans")
+        for span in given if isinstance(given, list) else ():
             try:
                 actor, what, start_s, end_s = span
                 found.append(Span(str(actor), str(what), float(start_s), float(end_s)))
             except (TypeError, ValueError):  # border: a row that somebody has edited
                 continue
-    return sorted((span for span in found if span.end_s >= span.start_s), key=lambda span: span.start_s)
+    return sorted((span for span in found if 0 <= span.end_s - span.start_s < inf), key=lambda span: span.start_s)
 
 
 def stage_windows(rows: Iterable[Mapping[str, Any]]) -> list[Window]:

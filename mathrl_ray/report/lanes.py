@@ -16,8 +16,8 @@ from matplotlib.figure import Figure as Drawing
 from mathrl_ray.report.drawing import GRID, INK, REFERENCE, SOFT, WIDTH
 from mathrl_ray.report.figure import Figure, mark_panel
 from mathrl_ray.report.lane_spans import Span, Window, actors_of, busy_by_actor, busy_s, busy_shares, last_steps, spans_of, stage_windows
-from mathrl_ray.report.run_data import RunData
-from mathrl_ray.report.tables import Cell, Table
+from mathrl_ray.report.run_data import Row, RunData
+from mathrl_ray.report.table import Cell, Table
 
 MOST_RUNS = 4
 """Whose lanes are drawn; lanes of more runs say little beside each other and make a page heavy."""
@@ -49,7 +49,7 @@ def lane_figures(runs: Sequence[RunData]) -> list[Figure]:
     """Of the first MOST_RUNS runs that have spans: the whole run, and its last steps."""
     figures = []
     for index, run in enumerate(runs[:MOST_RUNS]):
-        if windows := stage_windows(run.metrics):
+        if windows := stage_windows(_work(run)):
             figures.append(_whole_run(index, run, _all_of(windows), windows))
         if window := last_steps(run.metrics, NUM_STEPS):
             figures.append(_last_steps(index, run, window))
@@ -73,9 +73,13 @@ def idle_table(runs: Sequence[RunData]) -> Table | None:
     )
 
 
+def _work(run: RunData) -> list[Row]:
+    """Rows of all that was done, also of what a rollback has thrown away: it has kept the actors busy."""
+    return [*run.metrics, *run.rolled_back]
+
+
 def _idle_rows(run: RunData) -> list[tuple[Cell, ...]]:
-    windows = stage_windows(run.metrics)
-    spans = spans_of(run.metrics)
+    windows, spans = stage_windows(_work(run)), spans_of(_work(run))
     busy, rows = busy_by_actor(spans), []
     for window in [*windows, *([_all_of(windows)] if len(windows) > 1 else [])]:
         for actor in actors_of(spans):
@@ -96,7 +100,7 @@ def _idle_share(busy: Busy, window: Window) -> float:
 
 
 def _whole_run(index: int, run: RunData, whole: Window, windows: Sequence[Window]) -> Figure:
-    spans = spans_of(run.metrics)
+    spans = spans_of(_work(run))
     busy = busy_by_actor(spans)
     idle, told = _idle_of(spans, busy, whole)
     return Figure(
@@ -138,13 +142,13 @@ def _draw_whole(busy: Mapping[str, Busy], idle: Mapping[str, float], whole: Wind
         axes.plot([whole.start_s, whole.end_s], [floor, floor], color=GRID, linewidth=0.6)
     for window in windows:
         axes.axvline(window.start_s, color=REFERENCE, linewidth=0.7, linestyle=(0, (2, 2)))
-        if window.length_s > 0.018 * len(window.name) * whole.length_s:
-            axes.text(window.start_s, len(idle) + 0.06, f" {window.name.replace('_', ' ')}", fontsize=9, color=SOFT, va="bottom")
+        if window.length_s > 0.021 * len(window.name) * whole.length_s:
+            axes.text(window.start_s, len(idle) + 0.06, f" {window.name.replace('_', ' ')}", color=SOFT, va="bottom")
     return drawing
 
 
 def _last_steps(index: int, run: RunData, window: Window) -> Figure:
-    spans = [span for span in spans_of(run.metrics) if span.end_s > window.start_s and span.start_s < window.end_s]
+    spans = [span for span in spans_of(_work(run)) if span.end_s > window.start_s and span.start_s < window.end_s]
     idle, told = _idle_of(spans, busy_by_actor(spans), window)
     return Figure(
         name=f"lanes-{index}-last-steps",
@@ -171,7 +175,7 @@ def _draw_steps(spans: Sequence[Span], idle: Mapping[str, float], window: Window
             if pieces:
                 handles[what] = axes.broken_barh(pieces, (len(idle) - 1 - place, 0.8), **_style(what))
     drawing.legend(
-        handles.values(), [what.replace("_", " ") for what in handles], loc="outside lower center", ncols=4, fontsize=9,
+        handles.values(), [what.replace("_", " ") for what in handles], loc="outside lower center", ncols=3,
         handlelength=1.6, columnspacing=1.4,
     )  # fmt: skip
     return drawing

@@ -17,23 +17,33 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from mathrl_ray.core.failure_analysis import TITLES
+from mathrl_ray.core.visible_text import visible
 from mathrl_ray.report.charts import Chart, chart_of
 from mathrl_ray.report.drawing import run_style
 from mathrl_ray.report.examples import examples_of
-from mathrl_ray.report.failures import TITLES, failures_of
+from mathrl_ray.report.failures import failures_of
 from mathrl_ray.report.figure import AXES, AXIS_NAMES
 from mathrl_ray.report.figures import figures
 from mathrl_ray.report.guard_story import guard_story
 from mathrl_ray.report.headline import head_of, results_together
-from mathrl_ray.report.lanes import idle_table
+from mathrl_ray.report.lanes import MOST_RUNS
 from mathrl_ray.report.run_data import RunData
-from mathrl_ray.report.settings_diff import default_settings, differences, flat, settings_of
-from mathrl_ray.report.shown_text import TextBudget, brief, end_of, visible
+from mathrl_ray.report.settings_diff import flat, settings_of
+from mathrl_ray.report.shown_text import TextBudget, brief, end_of
 from mathrl_ray.report.tables import Table, tables
 
-MOST_RUNS_WITH_EXAMPLES = 4
-"""Examples and failures of more runs would be most of the page, and nobody's reading."""
-SECTION_OF_TABLE = {"by_level": "parts", "by_subject": "parts", "outcomes": "outcomes", "guards": "guards", "idle": "lanes"}
+MOST_RUNS_IN_DETAIL = MOST_RUNS
+"""Examples, failures and settings of more runs than have lanes would be most of the page, and nobody's reading."""
+SECTION_OF_TABLE = {
+    "by_level": "parts",
+    "by_subject": "parts",
+    "outcomes": "outcomes",
+    "guards": "guards",
+    "idle": "lanes",
+    "differences_settings": "settings",
+    "differences_environment": "settings",
+}
 """All other tables stand with the results."""
 SECTIONS = {
     "results": "Results",
@@ -89,12 +99,12 @@ def _figures_and_tables(runs: Sequence[RunData], advance: Advance) -> dict[str, 
         "charts": charts,
         "axes": [(axis, AXIS_NAMES[axis]) for axis in AXES],
         "numbers": {chart.name: chart.numbers for held in charts.values() for chart in held},
-        "tables": _by_section(_tables(runs)),
+        "tables": _by_section(tables(runs)),
     }
 
 
 def _words_and_texts(runs: Sequence[RunData]) -> dict[str, Any]:
-    budget, detailed = TextBudget(), runs[:MOST_RUNS_WITH_EXAMPLES]
+    budget, detailed = TextBudget(), runs[:MOST_RUNS_IN_DETAIL]
     return {
         "heads": [head_of(run) for run in runs],
         "together": results_together(runs) if len(runs) > 1 else "",
@@ -102,13 +112,9 @@ def _words_and_texts(runs: Sequence[RunData]) -> dict[str, Any]:
         "failures": _of_each(detailed, failures_of),
         "kinds": TITLES,
         "examples": _of_each(detailed, lambda run: examples_of(run, budget)),
-        "num_without_examples": len(runs) - len(detailed),
+        "num_left_out": len(runs) - len(detailed),
         "guards": _of_each(runs, lambda run: guard_story(run.guard_events)),
         "settings": [(run.name, settings_of(run.recipe), flat(run.environment)) for run in detailed],
-        "differences": [
-            ("settings", differences([run.recipe for run in runs], default_settings())),
-            ("environment", differences([run.environment for run in runs])),
-        ],
     }
 
 
@@ -135,11 +141,6 @@ def _charts(runs: Sequence[RunData], advance: Advance) -> dict[str, list[Chart]]
         groups.setdefault(figure.group, []).append(chart_of(figure))
         advance(1)
     return groups
-
-
-def _tables(runs: Sequence[RunData]) -> list[Table]:
-    idle = idle_table(runs)
-    return [*tables(runs), *([idle] if idle else [])]
 
 
 def _by_section(held: Sequence[Table]) -> dict[str, list[Table]]:

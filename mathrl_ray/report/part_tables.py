@@ -1,4 +1,7 @@
-"""The further tables: comparisons, levels, subjects, outcomes, pass@k, guard events. Called by tables.py. Knows results and RunData."""
+"""The further tables: comparisons, prompts, graders, levels, subjects, outcomes, pass@k, guard events.
+
+Called by tables.py. Knows results and RunData.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -7,7 +10,7 @@ from mathrl_ray.core.paired_tests import TEST_NAMES, p_text
 from mathrl_ray.report.curve_words import interval_words, protocol
 from mathrl_ray.report.results import Result
 from mathrl_ray.report.run_data import RunData
-from mathrl_ray.report.stage_table import NOTHING, number, percent
+from mathrl_ray.report.stage_table import NOTHING, accuracy_cell, difference_cell, graded_problems, number, percent
 from mathrl_ray.report.table import Cell, Table
 from mathrl_ray.types import Outcome
 
@@ -43,18 +46,64 @@ def _cost(equal: Mapping[str, Any]) -> str:
 
 
 def _comparison_cells(each: Mapping[str, Any], where: str) -> tuple[Cell, ...]:
-    difference = f"{100 * each['difference']:+.1f} ({100 * each['low']:+.1f} to {100 * each['high']:+.1f})"
     return (
         Cell(each["second"]),
         Cell(each["first"]),
-        Cell(difference, each["difference"], each["low"], each["high"]),
+        difference_cell(each["difference"], each["low"], each["high"]),
         number(each["num_problems"], ",.0f"),
         number(each["gained"], ",.0f"),
         number(each["lost"], ",.0f"),
-        Cell(TEST_NAMES[each["test"]]),
+        Cell(TEST_NAMES.get(each["test"], str(each["test"]))),
         Cell(p_text(each["p_value"]), each["p_value"]),
         Cell(where),
     )
+
+
+def prompts_table(runs: Sequence[RunData], found: Sequence[Result]) -> Table:
+    """Where the final evaluations asked with several prompts: a row each, the first being the one that gives the stage's figures."""
+    own = [(each, prompt) for each in found for prompt in each.figures.get("prompts", ())]
+    rows = tuple((*_run(runs, each.name), Cell(each.stage), Cell(str(prompt["name"])), *_prompt_cells(prompt)) for each, prompt in own)
+    columns = (
+        *_heads(runs),
+        "stage",
+        "prompt",
+        "accuracy (95 %)",
+        "problems",
+        "format",
+        "tokens/response",
+        "less the first (95 %)",
+        "p (Holm)",
+    )
+    caption = (
+        f"Final evaluation with each prompt; {protocol(runs, without='prompt')}; 95 % {interval_words(runs)}. Differences in "
+        "points, on the same problems; p two-sided, adjusted for as many tests as there are further prompts (Holm)."
+    )
+    return Table("by_prompt", "Accuracy by prompt", caption, columns, rows, num_heads=2 + len(_heads(runs)))
+
+
+def _prompt_cells(prompt: Mapping[str, Any]) -> list[Cell]:
+    less = prompt.get("difference")
+    compared = (
+        [difference_cell(less["value"], *less["ci95"]), Cell(p_text(less["p_value_holm"]), less["p_value_holm"])] if less else [NOTHING] * 2
+    )
+    tokens = number(prompt["mean_response_tokens"], ".1f")
+    return [accuracy_cell(prompt), number(graded_problems(prompt), ",.0f"), percent(prompt["format_rate"]), tokens, *compared]
+
+
+def graders_table(runs: Sequence[RunData], found: Sequence[Result]) -> Table:
+    """Where several graders judged the same responses: a row each."""
+    own = [(each, name, figures) for each in found if not each.is_mean for name, figures in each.figures.get("graders", {}).items()]
+    rows = tuple((*_run(runs, each.name), Cell(each.stage), Cell(name), *_grader_cells(figures)) for each, name, figures in own)
+    columns = (*_heads(runs), "stage", "grader", "accuracy (95 %)", "problems", "not graded")
+    caption = (
+        f"The same responses of the final evaluation, by each grader; {protocol(runs, without='grader')}; 95 % {interval_words(runs)}. "
+        "Problems: with a response that the grader could grade; not graded: responses."
+    )
+    return Table("by_grader", "Accuracy by grader", caption, columns, rows, num_heads=2 + len(_heads(runs)))
+
+
+def _grader_cells(figures: Mapping[str, Any]) -> list[Cell]:
+    return [accuracy_cell(figures), number(graded_problems(figures), ",.0f"), number(figures["num_ungraded"], ",.0f")]
 
 
 def parts_table(runs: Sequence[RunData], found: Sequence[Result], word: str) -> Table:
@@ -63,7 +112,7 @@ def parts_table(runs: Sequence[RunData], found: Sequence[Result], word: str) -> 
     names = list(dict.fromkeys(part["name"] for each in own for part in each.figures[f"by_{word}"]))
     rows = tuple((*_run(runs, each.name), Cell(each.stage), *_part_cells(each.figures[f"by_{word}"], names)) for each in own)
     heads = tuple(f"level {name}" if word == "level" and name.isdecimal() else name for name in names)
-    caption = f"Accuracy with its 95 % {interval_words(runs)} interval, of so many problems that could be graded; {protocol(runs)}."
+    caption = f"Accuracy with 95 % {interval_words(runs)}, of so many problems that could be graded; {protocol(runs)}."
     return Table(f"by_{word}", f"Accuracy by {word}", caption, (*_heads(runs), "stage", *heads), rows, num_heads=1 + len(_heads(runs)))
 
 

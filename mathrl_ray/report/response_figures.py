@@ -36,22 +36,8 @@ def outcomes_figure(runs: Sequence[RunData], chosen: Sequence[Result]) -> Figure
         return None
     names = shown_names(runs, held)
     shares = [{name: count / sum(each.figures["outcomes"].values()) for name, count in each.figures["outcomes"].items()} for each in held]
-    rows = [
-        {
-            "run": each.name,
-            "run_index": each.run_index,
-            "stage": each.stage,
-            "outcome": name,
-            "value": share,
-            "n": each.figures["outcomes"][name],
-        }
-        for each, of in zip(held, shares, strict=True)
-        for name, share in of.items()
-    ]
-    said = [
-        f"{name}: {', '.join(f'{outcome} {100 * share:.1f} %' for outcome, share in of.items())}."
-        for name, of in zip(names, shares, strict=True)
-    ]
+    rows = [_outcome_row(each, name, share) for each, of in zip(held, shares, strict=True) for name, share in of.items()]
+    said = [_outcomes_said(name, of) for name, of in zip(names, shares, strict=True)]
     numbers = numbers_of(sum(each.figures["outcomes"].values()) for each in held)
     return Figure(
         name="outcomes",

@@ -40,7 +40,7 @@ def results_caption(runs: Sequence[RunData], chosen: Sequence[Result], what: str
     stages = {each.stage for each in chosen}
     which = f" of the stage {next(iter(stages))}" if len(stages) == 1 else " of each run's last stage"
     of = which if of_last and len(runs) > 1 else ""
-    return f"{what}{of}, n = {numbers} held-out problems, 95 % {interval_words(runs)} intervals; {protocol(runs)}."
+    return f"{what}{of}, n = {numbers} held-out problems, 95 % {interval_words(runs)}; {protocol(runs)}."
 
 
 def rows_of_names(num_rows: int, row_height: float, *, below: float = 0.45, above: float = 0.1) -> tuple[Drawing, Axes]:

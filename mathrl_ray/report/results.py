@@ -59,6 +59,23 @@ def results(runs: Sequence[RunData], groups: Sequence[SeedGroup]) -> list[Result
     return [*own, *means]
 
 
+def model_words(figures: Mapping[str, Any]) -> str:
+    """Whose figures a stage has, where they are not of the weights after its last step; "" else.
+
+    >>> model_words({"ended_by": "early stopping", "best_step": 20, "last_step": 40}), model_words({"average": {"num_averaged": 5.0}})
+    ('stopped early after step 40, model of step 20', 'average of 5 weights')
+    """
+    told = []
+    if figures.get("best_step") is not None:
+        told.append(f"stopped early after step {figures.get('last_step', '?')}, model of step {figures['best_step']}")
+    elif figures.get("ended_by"):
+        told.append("ended by run.max_hours" if figures["ended_by"] == "max_hours" else str(figures["ended_by"]))
+    average = figures.get("average")
+    if isinstance(average, Mapping) and "num_averaged" in average:
+        told.append(f"average of {average['num_averaged']:g} weights")
+    return ", ".join(told)
+
+
 def _result(index: int, run: RunData, stage: StageData) -> Result:
     return Result(index, -1, run.name, stage.name, stage.summary or {}, _times(run, stage))
 

@@ -8,24 +8,41 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
-from mathrl_ray.driver.file_names import SWEEP_FILE
+from mathrl_ray.driver.file_names import GUARDS_FILE, SWEEP_FILE
 from mathrl_ray.report.run_files import (
     evaluation_files,
+    is_comparison,
     is_fresh_file,
+    is_guard_event,
     is_locked,
+    is_metrics_row,
+    is_stage_entry,
     object_of,
     rows_of,
     superseded_rows,
     toml_of,
     validation_files,
+    whole_of,
 )
 
 State = Literal["running", "finished", "stopped"]
 Row = Mapping[str, Any]
 """One row of metrics.jsonl."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovedAside:
+    """What a stage had done when a rollback, or a resumed run, went back behind it."""
+
+    folder: str
+    """superseded-<n>"""
+    rows: list[Row]
+    """Of training steps, as StageData has them."""
+    validations: list[Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +60,10 @@ class StageData:
     """Parquet files of its final evaluation: the first prompt's first."""
     validation_files: list[Path] = field(default_factory=list)
     """By step."""
-    superseded: list[Row] = field(default_factory=list)
-    """Rows of training steps that a rollback or a resumed run has moved aside, in order."""
+    superseded: list[MovedAside] = field(default_factory=list)
+    """The earliest first."""
     start_s: float = 0.0
-    """time_s of its first row of any kind."""
+    """time_s of its first row of any kind, also where that was moved aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +86,9 @@ class RunData:
     warnings: list[str]
     metrics: list[Row] = field(default_factory=list)
     """Every row of metrics.jsonl (spans, syncs and checkpoints too), in order."""
+    rolled_back: list[Row] = field(default_factory=list)
+    """Every row that rollbacks have moved aside: what was done in vain has cost its time all the same. Not those that a resumed run does
+    again, whose clock, costs and all, was set back to its checkpoint."""
 
     @property
     def last_row(self) -> Row | None:
@@ -138,10 +158,11 @@ def _read(folder: Path, *, have_ended: bool) -> RunData:
     is_fresh = not have_ended and is_fresh_file(folder / "metrics.jsonl")
     recipe = toml_of(folder / "recipe.toml", warnings)
     summary = object_of(folder / "summary.json", warnings)
-    metrics = [row for row in rows_of(folder / "metrics.jsonl", warnings) if "stage" in row and "step" in row]
-    finished = [stage for stage in summary.get("stages", []) if isinstance(stage, dict) and "name" in stage]
+    metrics = rows_of(folder / "metrics.jsonl", is_metrics_row, warnings)
+    finished = whole_of(summary.get("stages", []), is_stage_entry, warnings, "summary.json", "stages")
     aside = superseded_rows(folder, warnings)
-    names = dict.fromkeys([*(stage["name"] for stage in finished), *(row["stage"] for row in metrics)])
+    events = rows_of(folder / GUARDS_FILE, is_guard_event, warnings)
+    names = dict.fromkeys([*(stage["name"] for stage in finished), *(row["stage"] for rows in (metrics, *aside.values()) for row in rows)])
     stages = [_stage(folder, name, finished, metrics, aside) for name in names]
     return RunData(
         folder=folder,
@@ -151,31 +172,64 @@ def _read(folder: Path, *, have_ended: bool) -> RunData:
         seed=int(recipe.get("run", {}).get("seed", 0)),
         state=_state(is_at_work, is_fresh, stages, recipe),
         stages=stages,
-        comparisons=summary.get("comparisons") or {},
-        guard_events=[dict(row) for row in rows_of(folder / "guards.jsonl", warnings)],
+        comparisons=_comparisons(summary.get("comparisons") or {}, warnings),
+        guard_events=list(events),
         warnings=warnings,
         metrics=list(metrics),
+        rolled_back=_rolled_back(list(aside.values()), metrics, events),
     )
 
 
-def _stage(folder: Path, name: str, finished: Sequence[Row], metrics: Sequence[Row], aside: Sequence[Row]) -> StageData:
-    rows = [row for row in metrics if row["stage"] == name]
+def _comparisons(given: Any, warnings: list[str]) -> dict[str, Any]:
+    file, what = "summary.json", "comparisons"
+    kept: dict[str, Any] = {}
+    for held in whole_of(given, lambda _: True, warnings, file, what):
+        equal = [held["equal_tokens"]] if held.get("equal_tokens") else []
+        kept["neighbours"] = whole_of(held.get("neighbours", []), is_comparison, warnings, file, what)
+        kept["equal_tokens"] = next(iter(whole_of(equal, is_comparison, warnings, file, what)), None)
+    return kept
+
+
+def _rolled_back(aside: Sequence[Sequence[Row]], metrics: Sequence[Row], events: Sequence[Row]) -> list[Row]:
+    """Of each folder whose rows were written before a rollback of guards.jsonl, and replaced after it."""
+    found: list[Row] = []
+    for place, rows in enumerate(aside):
+        later = [row for others in (*aside[place + 1 :], metrics) for row in others]
+        if any(_lies_between(event, rows, later) for event in events if event["kind"] == "rollback"):
+            found += rows
+    return found
+
+
+def _lies_between(rollback: Row, rows: Sequence[Row], later: Sequence[Row]) -> bool:
+    again = [row for row in later if row["stage"] == rollback["stage"] and row["step"] > rollback["to_step"]]
+    before_s, after_s = ([row.get("time_s", 0.0) for row in held] for held in (rows, again))
+    is_its_own = all(row["stage"] == rollback["stage"] for row in rows)
+    return is_its_own and max(before_s, default=inf) <= rollback.get("time_s", 0.0) <= min(after_s, default=inf)
+
+
+def _stage(folder: Path, name: str, finished: Sequence[Row], metrics: Sequence[Row], aside: Mapping[str, Sequence[Row]]) -> StageData:
+    kept = [row for row in metrics if row["stage"] == name]
+    moved = {where: [row for row in rows if row["stage"] == name] for where, rows in aside.items()}
     summary = next((stage for stage in finished if stage["name"] == name), None)
     return StageData(
         name=name,
         summary=summary,
-        rows=[row for row in rows if is_training(row)],
-        validations=[row for row in rows if "validation_accuracy" in row],
+        rows=_training(kept),
+        validations=_validations(kept),
         evaluations=_final(folder, name, summary),
         validation_files=validation_files(folder, name),
-        superseded=[row for row in aside if row.get("stage") == name and is_training(row)],
-        start_s=min((row["time_s"] for row in rows if "time_s" in row), default=0.0),
+        superseded=[MovedAside(where, _training(rows), _validations(rows)) for where, rows in moved.items() if rows],
+        start_s=min((row["time_s"] for rows in (kept, *moved.values()) for row in rows if "time_s" in row), default=0.0),
     )
 
 
-def is_training(row: Row) -> bool:
-    """A training step, a round of expert iteration, or an update of one: what has a loss, or was timed as a step."""
-    return "loss" in row or "step_s" in row
+def _training(rows: Sequence[Row]) -> list[Row]:
+    """Training steps, rounds of expert iteration and updates of these: what has a loss, or was timed as a step."""
+    return [row for row in rows if "loss" in row or "step_s" in row]
+
+
+def _validations(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if "validation_accuracy" in row]
 
 
 def _final(folder: Path, stage: str, summary: Row | None) -> list[Path]:

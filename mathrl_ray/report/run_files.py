@@ -21,26 +21,75 @@ _EVALUATION = re.compile(rf"(?P<stage>{_STAGES})(?:-(?P<prompt>.+))?-v(?P<versio
 _VALIDATION = re.compile(rf"validation-(?P<stage>{_STAGES})(?:-[^-]+)?-step(?P<step>\d+)-v\d+\.parquet")
 
 
-def rows_of(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
+Object = dict[str, Any]
+
+
+def rows_of(path: Path, is_whole: Callable[[Object], bool], warnings: list[str]) -> list[Object]:
     """The rows of a JSON-lines file; none where there is no file. A last line without its end is being written, and is left out silently;
-    another line that is no object is left out with a word."""
+    another line that is no object, or not `is_whole`, is left out with a word."""
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
-    rows, num_bad = [], 0
-    for line in lines[:-1]:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if isinstance(row, dict):
-            rows.append(row)
-        else:
-            num_bad += bool(line.strip())
-    if num_bad:
-        warnings.append(f"{path.name}: {num_bad} {'line is' if num_bad == 1 else 'lines are'} damaged and left out")
-    return rows
+    return whole_of([_parsed(line) for line in lines[:-1] if line.strip()], is_whole, warnings, path.name, "lines")
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def whole_of(given: Any, is_whole: Callable[[Object], bool], warnings: list[str], file: str, what: str) -> list[Object]:
+    """The objects of a list that are whole; with a word where others are left out, or where it is no list."""
+    entries = given if isinstance(given, list) else [given]
+    found = [each for each in entries if isinstance(each, dict) and is_whole(each)]
+    if num_bad := len(entries) - len(found):
+        warnings.append(f"{file}: {num_bad} of {len(entries)} {what} {'is' if num_bad == 1 else 'are'} damaged and left out")
+    return found
+
+
+def is_metrics_row(row: Object) -> bool:
+    return isinstance(row.get("stage"), str) and type(row.get("step")) is int and _are_numbers(row.get("time_s", 0))
+
+
+def is_guard_event(row: Object) -> bool:
+    """Also one of a kind that is not known here."""
+    changes = row.get("changes", {})
+    return (
+        isinstance(row.get("kind"), str)
+        and is_metrics_row(row)
+        and _are_numbers(*(row[key] for key in ("value", "limit") if row.get(key) is not None))
+        and (row["kind"] != "rollback" or type(row.get("to_step")) is int)
+        and isinstance(changes, dict)
+        and all(isinstance(pair, list) and len(pair) == 2 for pair in changes.values())
+    )
+
+
+def is_stage_entry(entry: Object) -> bool:
+    """Of summary.json, as far as every stage that has ended has it; NaN is a number: where nothing could be graded."""
+    interval = entry.get("ci95")
+    return (
+        isinstance(entry.get("name"), str)
+        and _are_numbers(*(entry.get(key) for key in ("accuracy", "num_problems", "num_ungraded")))
+        and isinstance(interval, list)
+        and len(interval) == 2
+        and _are_numbers(*interval)
+    )
+
+
+def is_comparison(entry: Object) -> bool:
+    """Of two stages; one that could not be compared has no difference."""
+    counts, tokens = [entry.get(key) or 0 for key in ("gained", "lost")], entry.get("generated_tokens", {})
+    figures = [entry.get(key) for key in ("difference", "low", "high", "num_problems", "p_value")]
+    names = [entry.get(key) for key in ("first", "second", "test")]
+    is_told = all(isinstance(name, str) for name in names) and _are_numbers(*figures, *counts)
+    return ("difference" not in entry or is_told) and isinstance(tokens, dict) and _are_numbers(*tokens.values())
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
 def object_of(path: Path, warnings: list[str], parse: Callable[[str], Any] = json.loads) -> dict[str, Any]:
@@ -78,10 +127,10 @@ def _parquet(run: Path) -> Iterator[Path]:
     yield from (run / "evaluations").glob("[!.]*.parquet")
 
 
-def superseded_rows(run: Path, warnings: list[str]) -> list[dict[str, Any]]:
-    """Rows of metrics that a rollback or a resumed run has moved aside, the earliest first."""
+def superseded_rows(run: Path, warnings: list[str]) -> dict[str, list[Object]]:
+    """Rows of metrics that rollbacks and resumed runs have moved aside, by the folder where they are, the earliest first."""
     folders = sorted(run.glob("superseded-*"), key=lambda path: (len(path.name), path.name))
-    return [row for folder in folders for row in rows_of(folder / "metrics.jsonl", warnings)]
+    return {folder.name: rows_of(folder / "metrics.jsonl", is_metrics_row, warnings) for folder in folders}
 
 
 def is_locked(run: Path) -> bool:

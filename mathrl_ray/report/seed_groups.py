@@ -27,14 +27,21 @@ class SeedGroup:
 
 
 def seed_groups(runs: Sequence[RunData]) -> list[SeedGroup]:
-    """The groups, in the order of their first runs. Of two runs with one recipe and one seed the second is in none: what is the same twice
-    would make the interval too narrow. Nor is a run whose recipe could not be read."""
+    """The groups, in the order of their first runs. Of two runs with one recipe and one seed only the one that got farther is in any (the
+    first named, where that is the same): what is the same twice would make the interval too narrow. Nor is a run whose recipe could not
+    be read."""
     alike: dict[str, dict[int, int]] = defaultdict(dict)
     for index, run in enumerate(runs):
         if run.recipe:
-            alike[_without_seed(run.recipe)].setdefault(run.seed, index)
-    found = [tuple(members.values()) for members in alike.values() if len(members) > 1]
+            of_seed = alike[_without_seed(run.recipe)]
+            of_seed[run.seed] = max(of_seed.get(run.seed, index), index, key=lambda place: _how_far(runs[place]))
+    found = [tuple(sorted(members.values())) for members in alike.values() if len(members) > 1]
     return [SeedGroup(members, f"mean of {len(members)} seeds") for members in found]
+
+
+def _how_far(run: RunData) -> tuple[int, int]:
+    """Stages that have ended, then rows."""
+    return sum(stage.summary is not None for stage in run.stages), len(run.metrics)
 
 
 def _without_seed(recipe: Mapping[str, Any]) -> str:

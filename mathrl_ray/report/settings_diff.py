@@ -1,6 +1,6 @@
 """Settings as a page shows them: which differ from the defaults, and which differ between runs.
 
-Called by page.py. Pure: the nested tables of recipe.toml and environment.json in, rows out.
+Called by page.py and tables.py. Pure: the nested tables of recipe.toml and environment.json in, rows out.
 """
 
 import json
@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mathrl_ray.config import Recipe
+from mathrl_ray.report.run_data import RunData
+from mathrl_ray.report.shown_text import brief
+from mathrl_ray.report.table import Cell, Table
 
 _OF_EACH_RUN = {"run.name", "run.root", "run.resume"}
 """Where a run lies, and how it came there: no setting in which two runs differ."""
@@ -80,3 +83,17 @@ def differences(nested: Sequence[Mapping[str, Any]], defaults: Mapping[str, str]
     keys = dict.fromkeys(key for values in all_values for key in values if key not in _OF_EACH_RUN)
     rows = [Difference(key, tuple(values.get(key, known.get(key, ABSENT)) for values in all_values)) for key in keys]
     return [row for row in rows if len(set(row.values)) > 1]
+
+
+def differences_tables(runs: Sequence[RunData]) -> list[Table]:
+    """Of the settings and of the environment: a row a key, a column a run."""
+    settings = differences([run.recipe for run in runs], default_settings())
+    found = {"settings": settings, "environment": differences([run.environment for run in runs])}
+    return [_table(runs, what, rows) for what, rows in found.items() if rows]
+
+
+def _table(runs: Sequence[RunData], what: str, found: Sequence[Difference]) -> Table:
+    rows = tuple((Cell(brief(each.key, 120)), *(Cell(brief(value, 160)) for value in each.values)) for each in found)
+    columns = ("key", *(brief(run.name, 60) for run in runs))
+    caption = "Where a run lies and what it is called is left out." if what == "settings" else "Of environment.json."
+    return Table(f"differences_{what}", f"Differences between the runs: {what}", caption, columns, rows)

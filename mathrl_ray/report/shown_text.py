@@ -1,12 +1,13 @@
 """Texts of models and of data as a page shows them: what is unseen is made visible, what is long is cut in its middle.
 
 Called by the page for everything that it prints, by examples.py and failures.py. Pure. Escaping HTML is the template's (autoescape); this
-is about what escaping leaves: marks that turn the direction of a line, control bytes, spaces without width, and megabytes.
+is about what escaping leaves: what cannot be seen (core/visible_text.py), and megabytes.
 """
 
-import re
 from dataclasses import dataclass
 from html import escape
+
+from mathrl_ray.core.visible_text import visible
 
 LONGEST_SHOWN = 4_000
 """Characters of a text that a page shows without being asked."""
@@ -14,21 +15,6 @@ LONGEST_WHOLE = 20_000
 """Characters of a text that a page keeps whole, folded away."""
 WHOLE_TEXTS_BYTES = 2_000_000
 """Of all that is folded away in one page, escaped and in UTF-8."""
-
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
-)
-
-
-def visible(text: str) -> str:
-    """A text with every control character, direction mark, space without width and lone surrogate written out.
-
-    Line ends and tabs stay. C0 control bytes become their pictures, all else its code point in brackets.
-
-    >>> visible("a\\x00b \\u202ecba\\u202c")
-    'a␀b ⟦U+202E⟧cba⟦U+202C⟧'
-    """
-    return _UNSEEN.sub(_written_out, text.replace("\r\n", "\n")) if _UNSEEN.search(text) else text
 
 
 def brief(text: str | None, most: int = 400) -> str:
@@ -49,13 +35,6 @@ def end_of(text: str | None, most: int) -> str:
     """
     given = text or ""
     return visible(given) if len(given) <= most else f"({len(given):,} characters) ...{visible(given[-most:])}"
-
-
-def _written_out(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else f"⟦U+{code:04X}⟧"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,13 @@ def stages_figure(runs: Sequence[RunData], groups: Sequence[SeedGroup], found: S
     means = [each for each in found if each.is_mean]
     told = results_caption(runs, [each for each in found if not each.is_mean], "Final evaluation of each stage", of_last=False)
     bars = "; black: mean over seeds with Student's interval" if means else ""
+    times = " \N{MULTIPLICATION SIGN}: times the baseline." if any(each.times for each in found) else ""
     spoken = means or list(found)
     names = {each.name for each in spoken}
     return Figure(
         name="stages",
         title="Accuracy of the stages",
-        caption=f"{told.rstrip('.')}{bars}. x: times the baseline.",
+        caption=f"{told.rstrip('.')}{bars}.{times}",
         alt="Accuracy of the stages. " + " ".join(_said(each, with_name=len(names) > 1) for each in spoken[:24]),
         axes=("",),
         draw=lambda _: _draw_stages(runs, groups, found),

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from math import log
 from typing import Any
 
-from mathrl_ray.driver.evaluation_figures import percent_text, shown_problems
+from mathrl_ray.driver.evaluation_figures import percent_text
 from mathrl_ray.report.curve_words import interval_words, protocol
 from mathrl_ray.report.known_results import DATA, KNOWN_RESULTS, MODEL
-from mathrl_ray.report.results import Result, Times
+from mathrl_ray.report.results import Result, Times, model_words
 from mathrl_ray.report.run_data import RunData
 from mathrl_ray.report.table import Cell, Table
 
@@ -21,30 +21,34 @@ def stages_table(runs: Sequence[RunData], found: Sequence[Result]) -> Table:
     several = len(runs) > 1
     roles = list(dict.fromkeys(role for each in found for role in each.figures.get("device_s", {})))
     heads = (*(("run",) if several else ()), "stage", "accuracy (95 %)", "problems", "\N{MULTIPLICATION SIGN} baseline (95 %)", "format")
+    heads += ("model",) if any(_model(each) for each in found) else ()
     costs = ("nats/token", "bits/token", "tokens/response", "generated tokens", "updates", "wall s", *(f"{role} s" for role in roles))
-    rows = tuple((*((Cell(each.name),) if several else ()), *_stage_cells(each, roles)) for each in found)
+    rows = tuple((*((Cell(each.name),) if several else ()), *_stage_cells(each, roles, with_model="model" in heads)) for each in found)
     return Table("stages", "Results of the stages", _caption(runs, found), (*heads, *costs), rows, num_heads=2 if several else 1)
 
 
 def _caption(runs: Sequence[RunData], found: Sequence[Result]) -> str:
     means = [each for each in found if each.is_mean]
     over_seeds = "; of means Student's over the seeds" if means else ""
+    has_times = any(each.times for each in found)
+    times = f"Times the baseline: ratio of accuracies, 95 % bootstrap over problems{over_seeds}. " if has_times else ""
     return (
-        f"Accuracy on held-out problems that could be graded, {protocol(runs)}; 95 % {interval_words(runs)} intervals{over_seeds}. Times "
-        f"the baseline: ratio of accuracies, 95 % bootstrap over problems{over_seeds}. Entropy: mean over all tokens of the responses, of "
+        f"Accuracy on held-out problems that could be graded, {protocol(runs)}; 95 % {interval_words(runs)}{over_seeds}. "
+        f"{times}Entropy: mean over all tokens of the responses, of "
         f"the learner's distribution at temperature 1. Generated: tokens sampled for learning. {DEVICE_NOTE}"
     )
 
 
-def _stage_cells(each: Result, roles: Sequence[str]) -> tuple[Cell, ...]:
+def _stage_cells(each: Result, roles: Sequence[str], *, with_model: bool) -> tuple[Cell, ...]:
     figures = each.figures
     nats = figures.get("mean_entropy_nats")
     return (
         Cell(each.stage),
-        Cell(percent_text(figures), figures["accuracy"], *figures["ci95"]),
-        Cell(_problems(figures), figures.get("num_graded_problems", figures["num_problems"] - figures["num_ungraded"])),
+        accuracy_cell(figures),
+        Cell(_problems(figures), graded_problems(figures)),
         times_cell(each.times),
         percent(figures.get("format_rate")),
+        *((Cell(_model(each) or "-"),) if with_model else ()),
         NOTHING if nats is None else Cell(f"{nats:.3f}", nats),
         NOTHING if nats is None else Cell(f"{nats / NATS_PER_BIT:.3f}", nats / NATS_PER_BIT),
         number(figures.get("mean_response_tokens"), ".1f"),
@@ -55,10 +59,45 @@ def _stage_cells(each: Result, roles: Sequence[str]) -> tuple[Cell, ...]:
     )
 
 
+def _model(each: Result) -> str:
+    """Of a mean over seeds its runs say it: a mean of their steps is nobody's."""
+    return "" if each.is_mean else model_words(each.figures)
+
+
 def _problems(figures: Mapping[str, Any]) -> str:
-    """Of a mean its seeds' problems may not be whole."""
-    numbers = [figures.get(key, 0) for key in ("num_problems", "num_ungraded", "num_graded_problems", "num_samples")]
-    return shown_problems(figures) if all(float(each).is_integer() for each in numbers) else f"{numbers[0] - numbers[1]:,.1f}"
+    """How many could be graded, with the responses to each where these are several; of a mean over seeds it may be no whole number.
+
+    >>> _problems({"num_problems": 1500, "num_ungraded": 2}), _problems({"num_graded_problems": 1499.5, "num_samples": 4})
+    ('1,498', '1,499.5 x 4')
+    """
+    num_samples = figures.get("num_samples") or 1
+    shown = format(round(graded_problems(figures), 1), ",").removesuffix(".0")
+    return shown if num_samples == 1 else f"{shown} x {num_samples:g}"
+
+
+def graded_problems(figures: Mapping[str, Any]) -> float:
+    """What an accuracy rests on; in a summary of an older version there was one response a problem."""
+    number: float = (
+        figures["num_graded_problems"] if "num_graded_problems" in figures else figures["num_problems"] - figures["num_ungraded"]
+    )
+    return number
+
+
+def accuracy_cell(figures: Mapping[str, Any]) -> Cell:
+    """
+    >>> accuracy_cell({"accuracy": 0.5, "ci95": [0.4, 0.6]})
+    Cell(text='50.0 % (40.0 to 60.0)', number=0.5, low=0.4, high=0.6)
+    """
+    return Cell(percent_text(figures), figures["accuracy"], *figures["ci95"])
+
+
+def difference_cell(value: float, low: float, high: float) -> Cell:
+    """In points.
+
+    >>> difference_cell(-0.05, -0.1, 0.0).text
+    '-5.0 (-10.0 to +0.0)'
+    """
+    return Cell(f"{100 * value:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})", value, low, high)
 
 
 def times_cell(times: Times | None) -> Cell:

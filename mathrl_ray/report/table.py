@@ -28,7 +28,8 @@ class Table:
     """A table; the first column's cells are its rows' heads, or as many as num_heads says."""
 
     name: str
-    """A file's stem: stages, known_results, comparisons, by_level, by_subject, outcomes, at_k, guards."""
+    """A file's stem: stages, known_results, comparisons, by_prompt, by_grader, by_level, by_subject, outcomes, at_k, idle, guards,
+    differences_settings, differences_environment."""
     title: str
     caption: str
     columns: tuple[str, ...]
@@ -48,10 +49,9 @@ class Table:
         return "\n".join([*lines, "", self.caption, ""])
 
     def to_latex(self) -> str:
-        r"""A table that needs the package booktabs; its label is tab:<name>."""
+        r"""A table that needs the package booktabs; its label is tab:<name>. Chinese names need xelatex and a font that has them."""
         columns = "".join("r" if self.is_numeric(index) else "l" for index in range(len(self.columns)))
-        body = [" & ".join(map(latex_text, self.columns)) + r" \\", r"\midrule"]
-        body += [" & ".join(latex_text(cell.text) for cell in row) + r" \\" for row in self.rows]
+        body = [_latex_row(self.columns), r"\midrule", *(_latex_row([cell.text for cell in row]) for row in self.rows)]
         head = [r"\begin{table}", r"\centering", rf"\caption{{{latex_text(self.caption)}}}", rf"\label{{tab:{self.name}}}"]
         tabular = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *body, r"\bottomrule", r"\end{tabular}"]
         return "\n".join([*head, *tabular, r"\end{table}", ""])
@@ -76,6 +76,16 @@ def _values(cell: Cell, *, wide: bool) -> list[str]:
     """
     ends = [cell.low, cell.high] if wide else []
     return [cell.text if cell.number is None else repr(cell.number), *("" if end is None else repr(end) for end in ends)]
+
+
+def _latex_row(texts: Sequence[str]) -> str:
+    r"""One line. After \\ and \midrule LaTeX reads [...] and * as theirs, across the line's end, so a row does not begin with them.
+
+    >>> _latex_row(["[a]", "1"]), _latex_row(["b", "*"])
+    ('{}[a] & 1 \\\\', 'b & * \\\\')
+    """
+    line = " & ".join(map(latex_text, texts))
+    return f"{'{}' if line.startswith(('[', '*')) else ''}{line} " + r"\\"
 
 
 def _pipes(texts: Sequence[str], *, raw: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""How long a report of many runs takes: 20 made-up runs of four stages, 1,000 steps each, as one page.
+"""How long a report of many runs takes: 20 made-up runs of four stages, 1,000 steps each of 20 spans, as one page.
 
 `python tests/benchmarks/report_speed.py` takes about 40 s, half of it for writing the runs. What has a limit is a report: 30 s from the
 directories to the page, which must stay under 10 MB.

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 REPOSITORY = Path(__file__).parent.parent.parent
 RECIPE = REPOSITORY / "jobs" / "recipes" / "arithmetic_cpu.toml"
@@ -165,6 +166,17 @@ def test_behaviour_31_the_settings_in_the_run_are_those_that_were_used(study):
     assert recipe["generator"]["temperature"] == 1.2
     rates = {row["learning_rate"] for row in metrics(folder) if "learning_rate" in row}
     assert rates == {recipe["grpo"]["learning_rate"]} == {recipe["sft"]["learning_rate"]}
+
+
+def test_tensorboard_got_each_reward_that_the_run_wrote(study):
+    folder, _, _ = study
+    reader = EventAccumulator(str(folder / "tensorboard"))
+    reader.Reload()
+    for stage in ("expert_iteration", "grpo"):
+        rewards = [(row["step"], row["reward_mean"]) for row in metrics(folder) if row["stage"] == stage and "reward_mean" in row]
+        shown = [(event.step, event.value) for event in reader.Scalars(f"{stage}/reward_mean")]
+        assert [step for step, _ in shown] == [step for step, _ in rewards] == [1, 2]
+        assert [reward for _, reward in shown] == pytest.approx([reward for _, reward in rewards])  # float32 there
 
 
 def test_the_table_names_prompt_temperature_and_limit_beside_the_accuracies(study):

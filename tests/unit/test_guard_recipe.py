@@ -5,9 +5,11 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from mathrl_ray.config import Recipe, RecipeError
+from mathrl_ray.config import Recipe, RecipeError, with_changes
+from mathrl_ray.core.remedies import remedy_changes
+from mathrl_ray.recipe_checks import check_stage_settings
 from mathrl_ray.recipe_file import load_recipe
-from mathrl_ray.sections import GuardName
+from mathrl_ray.sections import GuardName, Remedy
 
 
 @pytest.fixture
@@ -47,9 +49,7 @@ def test_shares_lie_between_0_and_1(key, guards_of):
     ("guards", "sentence"),
     [
         ({"max_rollbacks": 0}, 'guards.max_rollbacks = 0 with the action "rollback": raise it, 3 is usual'),
-        ({"remedies": ["temperature"]}, "guards.temperature = 1.0 is what generator.temperature is already"),
         ({"remedies": ["more_regularisation"], "kl_coefficient": 0}, "guards.kl_coefficient and guards.entropy_coefficient are both 0"),
-        ({"remedies": ["larger_batch"], "batch_factor": 64}, "8 x 64 = 512 is more than generator.max_sequences = 256"),
     ],
 )
 def test_a_remedy_that_could_not_be_is_refused_where_a_guard_rolls_back(guards, sentence):
@@ -57,6 +57,32 @@ def test_a_remedy_that_could_not_be_is_refused_where_a_guard_rolls_back(guards, 
     for action in ({"action": "rollback"}, {"actions": {"reward": "rollback"}}):
         with pytest.raises(ValidationError, match=sentence):
             Recipe.model_validate({"guards": {**guards, **action}})
+
+
+@pytest.mark.parametrize(
+    ("guards", "sentence"),
+    [
+        ({"remedies": ["temperature"]}, "guards.temperature = 1.0 is what generator.temperature is already"),
+        ({"remedies": ["larger_batch"], "batch_factor": 64}, "8 x 64 = 512 is more than generator.max_sequences = 256"),
+    ],
+)
+def test_a_remedy_of_grpo_that_could_not_be_used_once_is_refused_where_grpo_is_to_run(guards, sentence):
+    recipe = Recipe.model_validate({"guards": {**guards, "action": "rollback"}})
+    with pytest.raises(RecipeError, match=sentence):
+        check_stage_settings(recipe, ["sft", "grpo"])
+    check_stage_settings(recipe, ["sft"])
+    check_stage_settings(Recipe.model_validate({"guards": guards}), ["grpo"])
+
+
+@pytest.mark.parametrize("first", get_args(Remedy))
+def test_every_remedy_can_be_used_on_a_recipe_that_was_allowed_and_any_other_on_top_of_it(first):
+    keys = {"action": "rollback", "remedies": list(get_args(Remedy)), "temperature": 0.7}
+    recipe = Recipe.model_validate({"guards": keys, "grpo": {"group_size": 8}, "generator": {"max_sequences": 16}})
+    check_stage_settings(recipe, ["grpo"])
+    changed = with_changes(recipe, remedy_changes(first, recipe, "grpo"))
+    assert (changed != recipe) == (first != "average_checkpoints")
+    for second in set(get_args(Remedy)) - {first}:
+        with_changes(changed, remedy_changes(second, changed, "grpo"))
 
 
 def test_all_remedies_together_can_be(guards_of):

@@ -138,9 +138,10 @@
     heading({ panel, x, rows, head }) {
       if (rows) return head || "";
       const stage = panel.stage ? `${words(panel.stage)}, ` : "";
-      if (this.axis === "step") return `${stage}step ${shown(x)}`;
-      return `${stage}${shown(x)} ${this.axis === "generated_tokens" ? "tokens" : "s"}`;
+      return `${stage}${this.placed(x)}`;
     }
+
+    placed(x) { return this.axis === "step" ? `step ${shown(x)}` : `${shown(x)} ${this.axis === "generated_tokens" ? "tokens" : "s"}`; }
 
     valuesAt(stop) {
       if (stop.rows) return stop.rows.filter((row) => !hidden.has(row[this.column("run_index")])).map((row) => this.rowText(row, stop.names || []));
@@ -164,7 +165,7 @@
       return [told && value ? `${told}: ${value}` : told || value, ...further, ...n].join(", ");
     }
 
-    /* The nearest point of a line, if it is near: runs do not share their tokens and seconds. */
+    /* The nearest point of a line, if it is near, with its own x where that is another one. */
     valueNear(series, { panel, x }) {
       const place = AXES.indexOf(this.axis);
       let best = null;
@@ -175,8 +176,9 @@
         if (away < least) [best, least] = [point, away];
       }
       if (!best) return "";
+      const where = least ? ` (${this.placed(this.held.xs[best[0]][place])})` : ""; // a thinned line, or another run's tokens and seconds
       const name = [isOneRun ? "" : series.name || series.group, words(series.line)].filter(Boolean).join(", ");
-      return `${name ? name + ": " : ""}${this.number(best[1])}${this.range(best[2], best[3])}`;
+      return `${name ? name + ": " : ""}${this.number(best[1])}${this.range(best[2], best[3])}${where}`;
     }
 
     /* Of each actor, what it did at a moment, or how busy it was around it. */

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import made_up_trajectories
 
-from mathrl_ray.actors.learner_steps import PolicyBatch, example_of, minibatches, rank_share, token_versions
+from mathrl_ray.actors.learner_steps import PolicyBatch, example_of, mean_of_steps, minibatches, rank_share, token_versions
 from mathrl_ray.actors.process_group import ProcessGroup
 from mathrl_ray.core.tokenization import pad_batch, unpad
 from mathrl_ray.sections import GrpoSection
@@ -81,3 +81,13 @@ def test_every_row_is_in_one_minibatch_of_each_epoch(num_rows, num_minibatches, 
     parts = list(minibatches(num_rows, grpo, random.Random(seed)))
     assert len(parts) == epochs * min(num_minibatches, num_rows)
     assert sorted(row for part in parts for row in part) == sorted(list(range(num_rows)) * epochs)
+
+
+def test_a_skipped_update_is_counted_and_left_out_of_the_gradient_norm_alone():
+    steps = [
+        {"loss": 1.0, "grad_norm": 3.0, "skipped_updates": 0.0},
+        {"loss": 2.0, "grad_norm": float("inf"), "skipped_updates": 1.0},
+        {"loss": 6.0, "grad_norm": 5.0, "skipped_updates": 0.0, "kl_nats": 0.5},
+    ]
+    assert mean_of_steps(steps) == {"loss": 3.0, "grad_norm": 4.0, "skipped_updates": 1.0, "kl_nats": 0.5}
+    assert mean_of_steps(steps[1:2])["grad_norm"] == float("inf")  # there is no other

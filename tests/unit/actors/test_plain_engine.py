@@ -52,6 +52,15 @@ def test_steps_are_clipped_adamw_and_leave_what_is_frozen():
     assert engine.module.model["frozen"].item() == 5
 
 
+def test_a_clip_near_deepspeeds_1e_6_is_deepspeeds():
+    # of lengths 5e-6 and 0.5 with a limit of 1e-6 the first is divided by 6 and not by 5, the second by 500,001: AdamW sees another ratio
+    engine, gradients = PlainEngine(OneWeight()), [[3e-6, 4e-6], [0.3, -0.4]]
+    for values in gradients:
+        backward(engine, values)
+        engine.apply(engine.take_gradient(), 0.1, SETTINGS.model_copy(update={"max_grad_norm": 1e-6}))
+    assert engine.module.model["trained"].tolist() == pytest.approx(adamw([1.0, -2.0], gradients, 0.1, limit=1e-6), rel=1e-6)
+
+
 def test_micro_batches_add_up_and_a_gradient_is_taken_once():
     engine = PlainEngine(OneWeight())
     backward(engine, [1.0, 2.0])

@@ -1,4 +1,7 @@
+from types import SimpleNamespace
+
 import pytest
+import torch
 from samples import recipe_for
 
 from mathrl_ray.commands.named_losses import LOGGED, named_losses
@@ -31,6 +34,26 @@ def test_a_function_of_the_users_own_takes_the_saved_advantages(recipe, tmp_path
     assert (own.name, own.advantage) == (str(file), None)
     assert own.needs_entropy_gradient
     assert callable(own.function())
+
+
+def test_a_function_takes_the_keyword_arguments_behind_it_and_may_be_named_with_several(recipe, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def scaled(batch, scale=1.0):\n    return scale * (batch.learner_logprobs * batch.mask).sum()\n")
+    found = named_losses([str(file), "scale=2.0", "dapo", str(file), "scale=3", str(file)], recipe)
+    assert [each.name for each in found] == [LOGGED, f"{file} scale=2.0", "dapo", f"{file} scale=3", str(file)]
+    batch = SimpleNamespace(learner_logprobs=torch.tensor([[1.0, 2.0]], requires_grad=True), mask=torch.tensor([[True, True]]))
+    assert [each.function()(batch).loss.item() for each in found if each.spec] == [6, 9, 3]
+    with pytest.raises(ValueError, match=r"--loss dapo power=1: only functions of one's own"):
+        named_losses(["dapo", "power=1"], recipe)
+
+
+def test_a_method_leaves_the_runs_own_functions_behind(tmp_path):
+    own = {"function": "mine.py:half", "kwargs": {"power": 2}}
+    recipe = recipe_for(tmp_path, grpo={"loss": "grpo_clip"}, loss=own, advantage={"function": "mine.py:worth", "kwargs": {"power": 2}})
+    logged, dapo = named_losses(["dapo"], recipe)
+    assert (logged.loss.function, logged.loss.kwargs) == ("mine.py:half", {"power": 2})
+    for section in (dapo.loss, dapo.advantage):
+        assert (section.function, section.kwargs) == ("", {})
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_and_the_forms(recipe):

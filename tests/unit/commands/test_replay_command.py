@@ -1,15 +1,21 @@
 """`replay` on a made-up run of a model that learned nothing, against loops over single responses; the real engines' runs are in
 tests/e2e_cpu/test_replay.py."""
 
+import json
+import math
+import shutil
 from dataclasses import replace
 from math import exp
 
 import pytest
+import small_policy
 import torch
 from command_words import record, refused, said
 from samples import made_up_trajectories, recipe_for
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from small_policy import write_model
+from transformers import AutoModelForCausalLM
 
+from mathrl_ray.commands.replay_report import Replay, difference, differs, report
 from mathrl_ray.core.groups import with_advantages
 from mathrl_ray.data.tiny_model import build_tokenizer
 from mathrl_ray.driver.recorder import Recorder
@@ -28,23 +34,11 @@ REWARDS = [[1.0, 0.0, 0.0, 0.5], [1.0, 1.0, 1.0, 1.0], [0.0, 0.25, 1.0, 0.0]]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    torch.manual_seed(1)
-    tokenizer = build_tokenizer(128)
-    config = Qwen2Config(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, tie_word_embeddings=True, max_position_embeddings=128, initializer_range=0.5,
-    )  # fmt: skip
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return write_model(tmp_path_factory.mktemp("model"))
 
 
 def logprobs(model, each):
-    """[T] of a response, by the whole model on it alone."""
-    ids = torch.tensor([[*each.prompt_ids, *each.completion.token_ids]])
-    logits = model(ids).logits[0, len(each.prompt_ids) - 1 : -1] / TEMPERATURE
-    return logits.log_softmax(-1).gather(-1, ids[0, len(each.prompt_ids) :, None])[:, 0]
+    return small_policy.logprobs(model, each, TEMPERATURE)
 
 
 def groups_of(recipe):
@@ -131,7 +125,8 @@ def test_ratio_and_mismatch_are_of_the_weights_against_the_generator(run, model,
 def test_figures_that_are_not_the_logged_ones_are_named(run, capsys):
     text = said(capsys, "replay", run, "--step", "1")
     assert "warning: loss, grad_norm: more than 1e-05 from the log" in text  # the log of this run was made up
-    assert "the batch's log-probs are those that the run saved" in text
+    assert "the batch's log-probs differ from those that the run saved by up to" in text
+    assert "nats (limit 0.001)" in text
 
 
 def test_other_weights_are_said_not_to_be_the_runs_and_nothing_is_compared(run, model, tmp_path, capsys):
@@ -144,7 +139,7 @@ def test_other_weights_are_said_not_to_be_the_runs_and_nothing_is_compared(run, 
     text = said(capsys, "replay", run, "--step", "1", "--loss", "reinforce", "--weights", tmp_path / "other")
     assert "they are not those of the step" in text
     assert "in metrics.jsonl" not in text
-    assert "cosine of gradients" in text
+    assert "cosines of the gradients" in text
 
 
 def test_weights_that_do_not_give_the_saved_log_probs_are_refused(run, model, tmp_path, capsys):
@@ -176,3 +171,63 @@ def test_a_loss_of_the_users_own_stands_beside_the_runs(run, tmp_path, capsys):
     assert found["cosines"][1][2] == pytest.approx(1, abs=1e-6)
     plain, cispo = (each["figures"]["grad_norm"] for each in found["losses"][1:])
     assert plain == pytest.approx(cispo, rel=1e-5)
+
+
+def test_the_run_may_stand_behind_the_losses_or_be_the_present_folder(run, capsys, monkeypatch):
+    found = record(capsys, "replay", "--step", "1", "--json", "--loss", "cispo", "logged", run)
+    assert [each["name"] for each in found["losses"]] == ["logged", "cispo"]
+    assert "name one run directory" in refused(capsys, "replay", "--step", "1", "--loss", "cispo")
+    monkeypatch.chdir(run)
+    assert record(capsys, "replay", ".", "--step", "1", "--json")["run"] == run.name
+
+
+def with_row(run, folder, **changed):
+    """A copy of the run, whose row of step 1 has other figures; None takes one away."""
+    shutil.copytree(run, folder)
+    row = json.loads((run / "metrics.jsonl").read_text()) | changed
+    (folder / "metrics.jsonl").write_text(json.dumps({name: value for name, value in row.items() if value is not None}) + "\n")
+    return folder
+
+
+def test_one_update_needs_no_learning_rate(run, tmp_path, capsys):
+    assert record(capsys, "replay", with_row(run, tmp_path / "bare", learning_rate=None), "--step", "1", "--json")["logged"]["loss"] == 1.0
+
+
+def test_a_figure_that_is_no_number_is_null_in_json_and_told_as_a_difference(run, tmp_path, capsys):
+    other = with_row(run, tmp_path / "nan", loss=math.nan, grad_norm=math.inf)
+    logged = record(capsys, "replay", other, "--step", "1", "--json")["logged"]
+    assert (logged["loss"], logged["grad_norm"]) == (None, None)
+    assert "warning: loss, grad_norm: more than" in said(capsys, "replay", other, "--step", "1")
+
+
+@pytest.mark.parametrize(
+    ("logged", "replayed", "gap", "is_told"),
+    [
+        (math.nan, math.nan, 0, False),  # both skipped the update
+        (math.inf, math.inf, 0, False),
+        (0.5, math.nan, math.inf, True),
+        (math.nan, 0.5, math.inf, True),
+        (math.inf, -math.inf, math.inf, True),
+        (math.inf, 0.5, math.inf, True),
+        (0.5, 0.500004, 4e-6, False),
+        (0.5, 0.50002, 2e-5, True),
+        (1000.0, 1000.004, 4e-3, False),
+    ],
+)
+def test_two_figures_that_are_no_number_are_equal_and_one_is_infinitely_far_from_any(logged, replayed, gap, is_told):
+    assert difference(logged, replayed) == pytest.approx(gap, rel=1e-6)
+    assert differs(logged, replayed) == is_told
+
+
+def test_seven_losses_and_their_cosines_have_room_on_80_columns(capsys):
+    names = ["logged", "reinforce_baseline", "dr_grpo", "some/folder/with/my_losses.py:tilted", "dapo", "rloo", "cispo"]
+    figures = {"loss": -1.25, "grad_norm": 0.5, "clip_fraction": 0.1, "num_responses": 8, "num_response_tokens": 160}
+    losses = [{"name": name, "figures": {} if name == "rloo" else figures, "settings": {}} for name in names]
+    cosines = [[-0.5] * 6 for _ in range(6)]
+    cosines[1][0], cosines[5][4] = None, 0.25
+    report(Replay("run", "grpo", 1, "start", True, 0.0, 1e-3, {}, {}, {}, losses, cosines))
+    shown = capsys.readouterr().out.split("cosines of the gradients\n")[1].splitlines()
+    assert max(map(len, shown)) <= 80
+    assert shown[0].split() == ["1", "2", "3", "4", "5", "7"]  # a loss that trains on nothing has no gradient
+    assert shown[2].split() == ["2", "reinforce_baseline", "-", "-0.500"]
+    assert shown[6].split() == ["7", "cispo", "-0.500", "-0.500", "-0.500", "-0.500", "0.250", "-0.500"]

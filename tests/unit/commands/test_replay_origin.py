@@ -4,6 +4,7 @@ import pytest
 from samples import recipe_for
 
 from mathrl_ray.commands.replay_origin import Origin, changes_at, given_weights, learning_rates, origin_before, recipe_at, start_model
+from mathrl_ray.driver.digests import file_digests
 from mathrl_ray.driver.recorder import Recorder
 
 
@@ -28,6 +29,11 @@ def test_a_step_has_the_settings_of_the_rollbacks_before_it():
     assert changes_at(rows, 6) == {"grpo.learning_rate": 0.1, "loss.clip_low": 0.2}  # done anew after the first, kept by the second
     assert changes_at(rows, 9) == {"grpo.learning_rate": 0.025, "loss.clip_low": 0.1}
     assert changes_at([], 9) == {}
+
+
+def test_a_rollback_further_back_takes_the_remedies_before_it_along():
+    rows = [rollback(12, 5, grpo__learning_rate=[0.4, 0.1]), rollback(13, 0), rollback(20, 8, grpo__learning_rate=[0.1, 0.025])]
+    assert [changes_at(rows, step)["grpo.learning_rate"] for step in (1, 5, 8, 9)] == [0.1, 0.1, 0.1, 0.025]
 
 
 def test_recipe_at_reads_them_from_the_run_whatever_recipe_toml_says(run):
@@ -77,6 +83,33 @@ def test_without_a_checkpoint_the_weights_are_the_start_models_and_nothing_is_ma
     model.rmdir()
     with pytest.raises(ValueError, match="not there any more"):
         start_model(run, recipe)
+
+
+@pytest.mark.parametrize(
+    ("later", "step", "origin", "is_refused"),
+    [
+        ([], 7, 5, False),  # done before the mean was taken
+        ([], 9, 8, False),  # a checkpoint of after it, or of the mean itself
+        ([], 9, 7, False),
+        ([], 9, 5, True),
+        ([rollback(12, 7)], 9, 5, True),  # back to the mean
+        ([rollback(12, 5)], 9, 5, False),  # behind it: nothing of it is left
+    ],
+)
+def test_steps_are_not_done_again_across_a_mean_of_checkpoints(run, tmp_path, later, step, origin, is_refused):
+    rows = [{**rollback(10, 7), "remedy": "average_checkpoints"}, *later]
+    (run / "guards.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trainer = run / "checkpoints" / f"grpo-{origin}" / "trainer"
+    trainer.mkdir(parents=True)
+    (trainer / "run.json").write_text(json.dumps({"format": 1, "stage": "grpo", "step": origin, "finished": []}))
+    (trainer / "files.json").write_text(json.dumps({"files": file_digests(trainer.parent)}))
+    if is_refused:
+        with pytest.raises(
+            ValueError, match=r"after step 7 the run went on from a mean of checkpoints \(average_checkpoints in guards.jsonl\)"
+        ):
+            origin_before(run, "grpo", step, recipe_for(tmp_path))
+    else:
+        assert origin_before(run, "grpo", step, recipe_for(tmp_path)).step == origin
 
 
 def test_an_origin_says_what_has_to_be_done_again(tmp_path):

@@ -16,22 +16,28 @@ from mathrl_ray.sections import GuardsSection
 NUM_STEPS, NUM_PROBLEMS, GROUP_SIZE = 200, 32, 8
 
 
-def healthy_stage(seed: int, pace: float, spread: float = 0.5) -> Iterator[dict[str, float]]:
+def healthy_stage(
+    seed: int, pace: float, spread: float = 0.5, start: float = 0.03, end: float = 0.7, *, only_mixed: bool = False
+) -> Iterator[dict[str, float]]:
     """A row a step.
 
     Args:
         seed: of the noise.
         pace: steps in which entropy and reward go 63 % of their way.
         spread: how far problems differ: a problem's chance is drawn from Beta(spread p, spread (1 - p)).
+        start: share of right answers at first.
+        end: and where it stays.
+        only_mixed: with grpo.dynamic_sampling, up to four times as many problems.
     """
     chance = np.random.default_rng(seed)
     for step in range(NUM_STEPS):
         done = 1 - np.exp(-step / pace)
-        solved, shaped = 0.03 + 0.67 * done, 0.17 + 0.82 * (1 - np.exp(-2 * step / pace))
-        problems = chance.beta(spread * solved, spread * (1 - solved), size=NUM_PROBLEMS)
+        solved, shaped = start + (end - start) * done, 0.17 + 0.82 * (1 - np.exp(-2 * step / pace))
+        problems = chance.beta(spread * solved, spread * (1 - solved), size=4 * NUM_PROBLEMS if only_mixed else NUM_PROBLEMS)
         right = chance.binomial(GROUP_SIZE, problems)
-        equal = np.isin(right, (0, GROUP_SIZE)).mean()
-        reward = right.mean() / GROUP_SIZE
+        is_equal = np.isin(right, (0, GROUP_SIZE))
+        consumed = np.concatenate([right[~is_equal], right[is_equal]])[:NUM_PROBLEMS] if only_mixed else right
+        equal, reward = is_equal.mean(), consumed.mean() / GROUP_SIZE
         yield {
             "entropy_nats": (0.63 - 0.59 * done) * chance.lognormal(0, 0.07),
             "reward_mean": reward,
@@ -58,6 +64,21 @@ def test_at_most_1_of_60_healthy_stages_sets_off_a_guard():
         for finding in rules.look(step, row)
     ]
     assert len({(pace, seed) for pace, seed, _, _ in fired}) <= 1, fired
+
+
+@pytest.mark.parametrize("only_mixed", [False, True])
+def test_at_most_2_of_80_stages_that_come_to_rest_low_set_off_a_guard_whatever_they_began_with(only_mixed):
+    # How many of 3,300, of rests from 0.3 to 0.9, three paces and two spreads: guard_entropy.py. Here those that are the hardest to tell.
+    fired = [
+        (start, end, pace, seed, step, finding.guard)
+        for start, end in ((0.03, 0.3), (0.03, 0.4), (0.03, 0.5), (0.3, 0.4), (0.3, 0.5))
+        for pace in (15, 50)
+        for seed in range(8)
+        for rules in [GuardRules(GuardsSection(), problems_change=only_mixed)]
+        for step, row in enumerate(healthy_stage(seed, pace, start=start, end=end, only_mixed=only_mixed), 1)
+        for finding in rules.look(step, row)
+    ]
+    assert len({each[:4] for each in fired}) <= 2, fired
 
 
 @pytest.mark.parametrize("num_responses", [16, 256])

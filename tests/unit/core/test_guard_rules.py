@@ -82,6 +82,9 @@ def test_the_last_good_step_is_patience_steps_back_at_least():
     rules = GuardRules(GuardsSection(patience=3))
     format_rates(rules, [0.9] * 10)
     assert [rules.last_good_step(before) for before in (11, 4, 3, 1)] == [8, 1, 0, 0]
+    rules = GuardRules(GuardsSection(patience=5))
+    format_rates(rules, [0.9] * 6)
+    assert [rules.last_good_step(before) for before in (7, 6, 5, 4, 2)] == [2, 1, 0, 0, 0]
 
 
 def test_the_last_good_step_of_a_spike_lies_before_the_first_of_them():
@@ -122,7 +125,7 @@ def test_where_later_problems_are_harder_a_falling_reward_is_no_sign():
     falling = [{"reward_mean": 0.8, "answer_reward_mean": 0.8}] * 30 + [{"reward_mean": 0.1, "answer_reward_mean": 0.1}] * 6
     assert first_finding(GuardRules(GuardsSection()), falling)[1].guard == "reward"
     assert first_finding(GuardRules(GuardsSection(), problems_change=True), falling) is None
-    unpaid = [{"answer_reward_mean": 0.2, "entropy_nats": 0.6 * 0.95**step} for step in range(40)]
+    unpaid = [{"answer_reward_mean": 0.2, "entropy_nats": 0.6 * 0.9**step} for step in range(40)]
     assert first_finding(GuardRules(GuardsSection()), unpaid)[1].guard == "entropy"
     assert first_finding(GuardRules(GuardsSection(), problems_change=True), unpaid) is None
 

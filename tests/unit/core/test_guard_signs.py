@@ -41,6 +41,14 @@ def test_entropy_spent_for_too_little_fires(solved, step):
     assert fires_at("entropy", columns(entropy_nats=entropy, answer_reward_mean=[0.1] * 5 + [solved] * 11)) == step
 
 
+@pytest.mark.parametrize(("share", "step"), [(0.92, 14), (0.94, None)])
+def test_entropy_that_is_spent_slowly_may_be_spent_in_vain(share, step):
+    # The short median is the value of two steps before, the largest of the last 12 that of eleven before: of 12 steps 0.92^9 = 0.47 are
+    # left, or 0.94^9 = 0.57; of 11 they were 0.92^8 = 0.51. So bad in 12, 13 and 14.
+    rows = columns(entropy_nats=[0.6 * share**step for step in range(60)], answer_reward_mean=[0.1] * 60)
+    assert fires_at("entropy", rows) == step
+
+
 @pytest.mark.parametrize(("fall", "step"), [(0.31, None), (0.29, 15)])
 def test_entropy_must_have_fallen_below_half_before_a_gain_is_asked_for(fall, step):
     assert fires_at("entropy", columns(entropy_nats=[0.6] * 10 + [fall] * 6, answer_reward_mean=[0.1] * 16)) == step

@@ -1,11 +1,12 @@
 """How GRPO ends: by its validations (eval.stop_after), and with the average of its weights (learner.average)."""
 
+import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from fakes import scene
+from fakes import FakeLearner, Stage, scene
 from loop_scene import LoopScene, PlannedScorer, TrueLearner
 
 from mathrl_ray.driver.checkpoint import whole_checkpoints
@@ -139,3 +140,38 @@ async def test_a_stage_that_was_saved_with_its_average_is_not_averaged_again(tmp
     assert not again.diary.of("use_average")
     assert figures["average"]["num_averaged"] == 5
     assert again.run.policy_version == 5
+
+
+@dataclass
+class AveragedLearner(FreshLearner):
+    async def publish(self, policy_version: int) -> Any:
+        return await FakeLearner.publish(self, policy_version)  # after a stop the average may come under its last step's number
+
+
+class AveragedScene(EndScene):
+    learner_type = AveragedLearner
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+@scene
+async def test_a_stop_in_the_last_validation_leaves_it_out_since_the_average_was_saved(tmp_path, staleness):
+    keys = {
+        "driver": {"max_staleness": staleness, "canary_max_logprob_diff": 99.0},
+        "grpo": {"num_steps": 4},
+        "eval": {"validate_every": 2},
+        "learner": {"average": "ema"},
+    }
+    cue = Stage()
+    each = AveragedScene(tmp_path, average=4, cue=cue, **keys)
+    cue.holds = lambda actor, what, detail: what == "generate" and "validation" in detail[0][0] and len(each.metrics()) == 4
+    task = asyncio.create_task(run_grpo(each.run))
+    await cue.next("generate")
+    await each.run.save_now()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    each.run.recorder.close()
+    again = AveragedScene(tmp_path, average=4, run={"resume": "auto"}, **keys)
+    figures = await run_grpo(again.run)
+    assert [row["step"] for row in again.all_rows() if "validation_accuracy" in row] == [2]
+    assert any("no validation of grpo step 4: it was cut off, and the average was saved" in text for text in again.said)
+    assert figures["average"]["last_validation"]["step"] == 2

@@ -1,4 +1,5 @@
 import asyncio
+import importlib
 import json
 import logging
 import os
@@ -15,12 +16,15 @@ import pytest
 from loop_scene import LoopScene, sections
 from samples import recipe_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from mathrl_ray.driver import trackers
 from mathrl_ray.driver.recorder import Recorder
 from mathrl_ray.driver.superseded import Position, supersede
 from mathrl_ray.driver.tensorboard_files import TensorBoardFiles
 from mathrl_ray.driver.tracked_values import code_block, sample_text, tracked_row
 from mathrl_ray.driver.trackers import Following, hyperparameters, tracking
+from mathrl_ray.driver.wandb_run import has_wandb
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -88,7 +92,26 @@ def test_a_run_that_goes_on_shows_each_step_once_and_nothing_of_what_was_moved_a
     assert [step for step, _ in after["grpo/reward_mean"]] == [1, 2, 3, 4, 5, 6]
     assert after["grpo/reward_mean"][:3] == before["grpo/reward_mean"][:3]
     assert after["grpo/reward_mean"][3:] != before["grpo/reward_mean"][3:]
-    assert len(list((folder / "tensorboard").iterdir())) == 1
+    assert sorted(path.stat().st_size > 0 for path in (folder / "tensorboard").iterdir()) == [False, True]
+
+
+def test_a_tensorboard_that_is_open_meanwhile_forgets_what_was_moved_aside(tmp_path):
+    files = TensorBoardFiles(tmp_path, "", {})
+    files.open(1.0)
+    for step in range(1, 6):
+        files.numbers(step, 1.0, {"grpo/reward_mean": step / 8})
+    files.numbers(5, 1.0, {"grpo/validation_accuracy": 0.5})
+    files.flush()
+    found, reader = events(tmp_path)
+    assert len(found["grpo/reward_mean"]) == 5
+    for _ in range(2):
+        files.open(1.0)
+        files.numbers(1, 1.0, {"grpo/reward_mean": 0.5})
+        files.flush()
+        reader.Reload()
+        assert [(event.step, event.value) for event in reader.Scalars("grpo/reward_mean")] == [(1, 0.5)]
+        assert not reader.Scalars("grpo/validation_accuracy")
+        assert len(list((tmp_path / "tensorboard").iterdir())) == 2, "the one before it, emptied, and no older one"
 
 
 def test_a_run_that_goes_back_in_its_middle_forgets_the_steps_after_that(tmp_path):
@@ -130,15 +153,26 @@ def test_rows_get_tags_by_what_they_are():
         "size": {"sft_size128/loss": 1.0},
         "system": {"expert_iteration_system/sync_s": 0.5},
     }
-    update = tracked_row({**place, "loss": 3.0, "optimizer_step": 77})
-    assert (update.step, update.values) == (77, {"expert_iteration/sft_loss": 3.0})
+    update = tracked_row({**place, "loss": 3.0, "optimizer_step": 77, "skipped_updates": 0.0})
+    assert (update.step, update.values["expert_iteration/sft_loss"]) == (77, 3.0)
+    assert not tracked_row({**place, "loss": float("nan"), "optimizer_step": 77, "skipped_updates": 1.0}).values, "no second point at 77"
+    last, average = {"reward_mean": 0.5, "step_s": 1.0, "sync_s": 0.5}, {"num_averaged": 5, "average_relative_distance": 0.1}
+    of_average = tracked_row({**place, **average, "sync_s": 0.25}).values
+    assert of_average == {
+        "expert_iteration/average_num_averaged": 5,
+        "expert_iteration/average_relative_distance": 0.1,
+        "expert_iteration/average_sync_s": 0.25,
+    }
+    assert not of_average.keys() & tracked_row({**place, **last}).values.keys()
+    assert "expert_iteration/reward_mean" in tracked_row({**place, **last, **average}).values, "a round's row holds its average"
 
 
 def evaluation_file(folder, name, problem, response):
     rows = [{"problem_id": f"p{index}", "problem": problem, "gold": "5", "response": response, "outcome": "wrong"} for index in range(3)]
     (folder / "evaluations").mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows), folder / "evaluations" / f"{name}.parquet")
-    return folder / "evaluations" / f"{name}.parquet"
+    path = folder / "evaluations" / f"{name}.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path.with_suffix(".writing"))
+    return path.with_suffix(".writing").rename(path)  # whole at once, as a recorder's
 
 
 def test_responses_are_shown_as_text_that_is_no_markdown(tmp_path):
@@ -152,6 +186,24 @@ def test_responses_are_shown_as_text_that_is_no_markdown(tmp_path):
     assert response == "    # head\n    <script>x</script>[31m\n    \n        ```\n    hub_token=*masked*"
     assert sample_text(evaluation_file(tmp_path, "sft-chat-v4", "", ""), 1).tag == "sft/test_samples_chat"
     assert sample_text(evaluation_file(tmp_path, "of the user", "", ""), 1) is None
+
+
+@pytest.mark.parametrize(
+    ("secret", "response"),
+    [
+        ("sesame-42-open-0123456789", "a" * 1988 + "{}" + "b" * 3000),  # the cut goes through it
+        ("-----BEGIN KEY-----\nAbCd1234efgh\nXyZ98765\n-----END KEY-----", "x {}"),  # indented it is another text
+    ],
+)
+def test_no_secret_gets_through_what_is_cut_or_indented(tmp_path, secret, response):
+    text = sample_text(evaluation_file(tmp_path, "sft-v4", "q", response.format(secret)), 1, [secret]).text
+    assert "*masked*" in text
+    assert not any(part in text for part in ("sesame", "AbCd"))
+
+
+def test_no_secret_gets_through_what_is_escaped(tmp_path):
+    text = sample_text(evaluation_file(tmp_path, "sft-v4", "q", "x"), 1, ["p0", "5"]).text  # the first row's id, and all golds
+    assert text.startswith("**wrong** · problem &#42;masked&#42; · gold &#42;masked&#42;\n")
 
 
 def test_a_long_response_keeps_its_ends():
@@ -213,6 +265,84 @@ def row(step, **numbers):
     return {"time_s": float(step), "stage": "grpo", "step": step, "policy_version": step, "reward_mean": 0.5, **numbers}
 
 
+def wait_until(holds):
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Noting:
+    """Keeps what it is told; `open` begins anew."""
+
+    name = "Noting"
+
+    def __init__(self):
+        self.opened, self.told, self.texts = [], [], []
+
+    def open(self, wall_time_s):
+        self.opened.append(wall_time_s)
+        self.told, self.texts = [], []
+
+    def numbers(self, step, wall_time_s, values):
+        self.told.append((step, wall_time_s, dict(values)))
+
+    def text(self, tag, step, wall_time_s, markdown):
+        self.texts.append((tag, step, wall_time_s))
+
+    def flush(self):
+        pass
+
+    def close(self):
+        pass
+
+
+def test_rows_and_responses_stand_at_the_time_and_step_at_which_they_were_and_again_where_it_begins_anew(tmp_path):
+    noting, lines = Noting(), "".join(f"{json.dumps(row(step))}\n" for step in (1, 2))
+    following = Following(tmp_path, noting, print, began_s=1000.0, num_samples=1)
+    following.row(row(3))
+    wait_until(lambda: noting.told)  # else its first reading may find the file
+    following.evaluated(evaluation_file(tmp_path, "grpo-v3", "2+3?", "5"))
+    following.close()
+    assert noting.told == [(3, 1003.0, {"grpo/reward_mean": 0.5})]
+    assert noting.texts == [("grpo/test_samples", 3, 1003.0)]
+
+    again, path = Noting(), tmp_path / "metrics.jsonl"
+    path.write_text(lines)
+    following = Following(tmp_path, again, print, began_s=1000.0, num_samples=1)
+    following.rewound(path.stat().st_size)
+    following.close()
+    assert again.opened == [1000.0, 1000.0]
+    assert [(step, time_s) for step, time_s, _ in again.told] == [(1, 1001.0), (2, 1002.0)]
+    assert again.texts == [("grpo/test_samples", 2, 1002.0)]
+
+
+def test_responses_that_could_not_be_read_at_first_are_shown_when_they_are_there(tmp_path):
+    noting, said = Noting(), []
+    path = tmp_path / "evaluations" / "grpo-v3.parquet"
+    path.parent.mkdir()
+    path.write_bytes(b"half")
+    following = Following(tmp_path, noting, said.append, began_s=0.0, num_samples=1)
+    wait_until(lambda: said)
+    assert "no samples of grpo-v3.parquet" in said[0]
+    following.evaluated(evaluation_file(tmp_path, "grpo-v3", "2+3?", "5"))
+    following.close()
+    assert [tag for tag, _, _ in noting.texts] == ["grpo/test_samples"]
+
+
+def test_the_time_of_a_run_that_goes_on_begins_where_it_first_began_and_its_settings_are_hyperparameters(tmp_path):
+    recipe = recipe_for(tmp_path, trackers={"wandb": "off"}, run={"seed": 7})
+    Recorder.create(recipe).close()
+    recorder = Recorder.reopen(next(tmp_path.iterdir()), elapsed_s=500.0)
+    with tracking(recorder, recipe, print):
+        pass
+    recorder.close()
+    _, reader = events(recorder.folder)
+    assert reader.FirstEventTimestamp() == pytest.approx(time.time() - 500, abs=60)
+    content = HParamsPluginData.FromString(reader.PluginTagToContent("hparams")["_hparams_/session_start_info"])
+    assert content.session_start_info.hparams["run.seed"].number_value == 7
+
+
 def test_a_broken_tracker_is_left_out_with_one_warning_and_the_others_go_on(tmp_path):
     said, breaking, whole = [], Breaking(), TensorBoardFiles(tmp_path, "", {})
     both = [Following(tmp_path, tracker, said.append, began_s=0.0) for tracker in (breaking, whole)]
@@ -231,9 +361,7 @@ def test_a_full_disk_costs_the_tracker_and_not_the_run(tmp_path):
     said, files = [], TensorBoardFiles(tmp_path, "", {})
     following = Following(tmp_path, files, said.append, began_s=0.0)
     following.row(row(1))
-    deadline = time.monotonic() + 10
-    while not files._file and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: files._file)
     os.dup2(os.open("/dev/full", os.O_WRONLY), files._file.fileno())
     following.row(row(2))
     following.row(row(3))
@@ -262,7 +390,27 @@ def test_a_tracker_that_hangs_holds_up_neither_a_step_nor_the_end(tmp_path):
     following.close(limit_s=0.2)
     assert time.monotonic() - began < 5
     hanging.may_go_on.set()
-    assert said == ["warning: Breaking had not written everything 0.2 s after the run's end. The run's own files are complete."]
+    assert said == ["warning: Breaking had not written everything when the run ended. The run's own files are complete."]
+
+
+@pytest.mark.parametrize(("is_stopping", "limit_s"), [(False, 1.0), (True, 0.1)])
+def test_trackers_that_hang_are_waited_for_side_by_side_and_not_for_long_where_the_run_is_told_to_stop(
+    tmp_path, monkeypatch, is_stopping, limit_s
+):
+    both, said = [Hanging(), Hanging()], []
+    monkeypatch.setattr(trackers, "_chosen", lambda folder, recipe: iter(both))
+    monkeypatch.setattr(trackers, "CLOSE_LIMIT_S", 1.0)
+    monkeypatch.setattr(trackers, "HURRIED_LIMIT_S", 0.1)
+    recipe = recipe_for(tmp_path)
+    recorder = Recorder.create(recipe)
+    with tracking(recorder, recipe, said.append, lambda: is_stopping):
+        recorder.metrics("grpo", 1, 1, {"reward_mean": 0.5})
+        began = time.monotonic()
+    assert limit_s <= time.monotonic() - began < limit_s + 0.9
+    assert len(said) == 2
+    for hanging in both:
+        hanging.may_go_on.set()
+    recorder.close()
 
 
 def test_a_step_pays_less_than_a_millisecond(tmp_path):
@@ -301,6 +449,14 @@ print(sorted({{"tensorflow", "torch"}} & set(sys.modules)))
     assert process.communicate(timeout=60)[0].strip() == "[]"
     assert not (tmp_path / "loaded").exists()
     assert "grpo/reward_mean" in events(tmp_path)[0]
+
+
+def test_a_folder_of_that_name_is_no_package(tmp_path, monkeypatch):
+    (tmp_path / "wandb" / "offline-run").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    importlib.invalidate_caches()
+    assert not has_wandb()
 
 
 def test_without_its_package_or_with_it_switched_off_there_is_no_wandb_folder(tmp_path):

@@ -1,6 +1,8 @@
 """The report page in a real browser: charts drawn, keyboard, no request, no error, and no harm from hostile texts."""
 
 import itertools
+import json
+import re
 import shutil
 
 import pytest
@@ -135,6 +137,26 @@ def test_arrow_keys_walk_the_readout_and_home_and_end_go_to_its_ends(opened):
     assert "b" in texts[0]
     assert "0.7916" in texts[0]
     assert page.locator("figure[data-chart=reward] .cursor").is_visible()
+
+
+def test_a_value_in_the_readout_is_of_the_named_step_or_says_of_which(browser, tmp_path):
+    """1,000 steps are thinned to 400 points a line, each line in its own way. Here a format reward is a thousandth of its step."""
+    folder = write_run(tmp_path / "long", num_steps=1000, is_finished=False)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    told = [{**row, "format_reward_mean": row["step"] / 1000} if "loss" in row else row for row in rows]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
+    write_page(read_runs([folder]), tmp_path / "report.html")
+    held = Opened(browser, tmp_path / "report.html")
+    held.page.locator("figure[data-chart=reward] .drawing").focus()
+    others = 0
+    for _ in range(40):
+        held.page.keyboard.press("ArrowRight")
+        text = held.page.locator("figure[data-chart=reward] .readout").inner_text()
+        named, value, other = re.search(r"step ([\d,]+):.* format: ([\d.]+)(?: \(step ([\d,]+)\))?", text).groups()
+        assert float(value) == int(other or named) / 1000, text
+        others += other is not None
+    assert 0 < others < 40
+    held.page.close()
 
 
 def test_the_mouse_and_the_finger_move_the_readout(browser, page_file):

@@ -1,5 +1,6 @@
 import csv
 import re
+from pathlib import Path
 
 import pytest
 from command_words import refused, said
@@ -85,6 +86,18 @@ def test_an_export_replaces_its_own_files_and_leaves_others(run, tmp_path):
     assert (folder / "paper.tex").read_text() == "mine"
     assert (folder / "captions.md").read_text() != "old"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_folder_that_one_is_in_takes_figures_and_a_wrong_one_is_refused_before_anything_is_read(run, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "figures"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    export(read_runs([run]), Path())
+    assert {"captions.md", "stages.svg"} <= {path.name for path in folder.iterdir()}
+    assert not [path for path in (*folder.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")]
+    (tmp_path / "file").write_text("mine")
+    told = refused(capsys, "report", tmp_path / "no-run", "--figures", tmp_path / "file" / "figures")
+    assert f"{tmp_path / 'file'} is a file" in told
 
 
 def test_an_export_that_fails_leaves_nothing(run, tmp_path):

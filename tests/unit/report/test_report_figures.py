@@ -11,7 +11,7 @@ from made_up_runs import metrics_of, recipe_with, write_run
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 from mathrl_ray.driver.evaluation_figures import figures_of
-from mathrl_ray.report.drawing import COLOURS, run_style, short_names, short_number, style
+from mathrl_ray.report.drawing import COLOURS, new_drawing, number_ticks, run_style, short_names, short_number, style
 from mathrl_ray.report.figure import AXES, name_of, svg_of
 from mathrl_ray.report.figures import figures
 from mathrl_ray.report.run_data import read_runs
@@ -22,7 +22,13 @@ SVG = "{http://www.w3.org/2000/svg}"
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
-    return [write_run(root / f"seed-{seed}", seed=seed, recipe=recipe_with(run__seed=seed), num_steps=12) for seed in (0, 1, 2)]
+    sampling = {
+        "data__prompt": "r1_zero", "generator__temperature": 0.9, "generator__top_p": 1.0, "generator__max_tokens": 48,
+        "grpo__prompts_per_step": 32, "grpo__group_size": 8, "expert_iteration__questions": 256, "expert_iteration__group_size": 8,
+        "expert_iteration__temperatures": [0.8, 1.0, 1.2],
+    }  # fmt: skip
+    recipes = [recipe_with(run__seed=seed, **sampling) for seed in (0, 1, 2)]
+    return [write_run(root / f"seed-{seed}", seed=seed, recipe=recipe, num_steps=12) for seed, recipe in enumerate(recipes)]
 
 
 @pytest.fixture(scope="module", params=[1, 3])
@@ -111,6 +117,46 @@ def test_a_point_can_be_found_again_from_the_panels_and_the_data(folders):
         assert (x, y) == pytest.approx((panel["left"] + across * width, panel["bottom"] - up * height), abs=0.2)
 
 
+def test_captions_of_what_is_sampled_say_how(drawn):
+    captions = {figure.name: figure.caption for figure, _, _ in drawn}
+    for name in ("response_tokens", "truncated", "importance_ratio", "zero_variance", *(each for each in captions if "reward" in each)):
+        assert (
+            "grpo 32 x 8 responses a step, temperature 0.9; prompt r1_zero, top-p 1, at most 48 tokens, reward default." in captions[name]
+        )
+    assert "responses a round" not in captions["importance_ratio"]  # expert iteration has no such rows
+    assert "expert iteration 256 x 8 responses a round, temperature 0.8, 1, 1.2" in captions["reward"]
+
+
+def test_validations_have_one_response_each_whatever_the_final_evaluation_has(tmp_path):
+    folder = write_run(tmp_path / "four", stages=["baseline", "grpo"], num_samples=4)
+    caption = next(figure.caption for figure in figures(read_runs([folder])) if figure.name == "accuracy")
+    assert "Lines: n = 498 validation problems, one response each, 95 % Wilson intervals; " in caption
+    assert (
+        "n = 40 held-out problems, 4 responses each, 95 % bootstrap intervals over problems, at least as wide as Wilson's; prompt"
+        in caption
+    )
+    assert "4 responses a problem" not in caption
+
+
+def test_validations_of_an_older_version_without_their_n_have_a_caption(tmp_path):
+    folder = write_run(tmp_path / "old", stages=["grpo"])
+    newer = ("validation_num_problems", "validation_num_ungraded", "validation_ci95_low", "validation_ci95_high")
+    rows = [{key: value for key, value in each.items() if key not in newer} for each in metrics_of(folder) if "accuracy" not in each]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    (folder / "summary.json").unlink()
+    caption = next(figure.caption for figure in figures(read_runs([folder])) if figure.name == "accuracy")
+    assert caption.startswith("Lines: validation problems, one response each; prompt r1_zero")
+
+
+def test_times_the_baseline_are_spoken_of_only_where_there_is_one(tmp_path):
+    folder = write_run(tmp_path / "alone", stages=["grpo"])
+    assert "baseline" not in next(figure.caption for figure in figures(read_runs([folder])) if figure.name == "stages")
+
+
+def test_outcomes_are_said_in_words(folders):
+    assert re.search(r"no answer \d", next(figure.alt for figure in figures(read_runs(folders[:1])) if figure.name == "outcomes"))
+
+
 def test_captions_of_accuracies_say_n_interval_prompt_temperature_limit_and_grader(drawn):
     for figure, _, _ in own(drawn):
         assert "\n" not in figure.caption
@@ -192,6 +238,27 @@ def test_a_rollback_is_marked_where_it_happened(tmp_path):
     figure = next(figure for figure in figures(read_runs([folder])) if figure.name == "reward")
     assert "rolled back" in svg_of(figure, "step")
     assert "rolled back" not in svg_of(figure, "wall_clock_s")
+
+
+def test_ratios_that_differ_from_1_by_rounding_are_drawn_as_1(tmp_path):
+    folder = write_run(tmp_path / "near", stages=["grpo"])
+    near = [{**each, "importance_ratio_mean": 1 + 1e-8 * each["step"]} if "loss" in each else each for each in metrics_of(folder)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in near))
+    figure = next(figure for figure in figures(read_runs([folder])) if figure.name == "importance_ratio")
+    texts = [element.text for element in ET.fromstring(svg_of(figure, "step")).iter(f"{SVG}text")]
+    assert {"0.999", "1", "1.001"} <= set(texts)
+    assert texts.count("1") == 1
+
+
+@pytest.mark.parametrize("ends", [(0.9995, 1.0005), (0.0, 3e-5), (1.1e6, 1.2e6), (-1e-3, 1e-3), (0.0, 0.3)])
+def test_a_ticks_number_is_its_place(ends):
+    with style():
+        axes = new_drawing(2).add_axes((0.1, 0.1, 0.8, 0.8))
+        axes.set_ylim(*ends)
+        number_ticks(axes, "y", 4)
+        texts = [label.get_text().replace("\N{MINUS SIGN}", "-").replace("k", "e3").replace("M", "e6") for label in axes.get_yticklabels()]
+        spacing = axes.get_yticks()[1] - axes.get_yticks()[0]
+    assert [float(text) for text in texts] == pytest.approx(list(axes.get_yticks()), abs=0.02 * spacing)
 
 
 def test_numbers_on_an_axis_are_short():

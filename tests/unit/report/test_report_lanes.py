@@ -1,15 +1,18 @@
 """lane_spans.py and lanes.py: who worked when."""
 
+import json
+from math import inf, nan
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up_runs import metrics_of, write_run
 
-from mathrl_ray.report.figure import svg_of
+from mathrl_ray.report.figure import drawn, svg_of
 from mathrl_ray.report.lane_spans import Span, Window, actors_of, busy_by_actor, busy_s, busy_shares, last_steps, spans_of, stage_windows
 from mathrl_ray.report.lanes import MOST_ACTORS, MOST_RUNS, idle_table, lane_figures
-from mathrl_ray.report.run_data import RunData
+from mathrl_ray.report.run_data import RunData, read_runs
 
 ROWS = [
     {"stage": "baseline", "step": 0, "spans": [["generator-0", "generate", 0.0, 4.0], ["scorer-0", "score", 4.0, 5.0]]},
@@ -56,8 +59,43 @@ def test_actors_stand_by_role_and_number():
 
 
 def test_damaged_spans_are_left_out():
-    row = {"stage": "grpo", "step": 1, "spans": [["generator-0", "generate", 0, 1], ["x"], None, ["a", "b", "c", "d"], ["a-0", "b", 5, 4]]}
-    assert spans_of([row]) == [Span("generator-0", "generate", 0.0, 1.0)]
+    damaged = [["x"], None, ["a", "b", "c", "d"], ["a-0", "b", 5, 4], ["a-0", "b", 5, inf], ["a-0", "b", nan, 4]]
+    row = {"stage": "grpo", "step": 1, "spans": [["generator-0", "generate", 0, 1], *damaged]}
+    assert spans_of([row, {**row, "spans": None}, {**row, "spans": 3}]) == [Span("generator-0", "generate", 0.0, 1.0)]
+
+
+def busy_of(folder):
+    """Busy seconds of each role in grpo, by the table; and its seconds."""
+    rows = [row for row in idle_table(read_runs([folder])).rows if row[0].text == "grpo"]
+    return {row[1].text.removesuffix("-0"): row[3].number for row in rows}, rows[0][2].number
+
+
+def test_work_that_a_rollback_threw_away_was_work_and_adds_up_to_what_the_summary_says(tmp_path):
+    folder = write_run(tmp_path / "run", stages=["grpo"], rollbacks=[(12, 5), (13, 0)])
+    (stage,) = json.loads((folder / "summary.json").read_text())["stages"]
+    # 12 steps, 8 again from step 5, and 20 from the start: 40 of a second each, and twice 2 s between them
+    assert stage["device_s"] == pytest.approx({"generator": 36.0, "learner": 22.0, "scorer": 13.6})
+    busy, seconds = busy_of(folder)
+    assert busy == pytest.approx(stage["device_s"])
+    assert seconds == pytest.approx(40 + 2 * 2 - 0.1), "from 0.9 s before the first row to the last"
+    whole, steps = lane_figures(read_runs([folder]))
+    share = sum(row["busy_share"] for row in whole.data() if row["actor"] == "learner-0") / 240
+    assert share == pytest.approx(22 / 43.9, abs=1e-3)
+    assert {row["start_s"] for row in steps.data()} <= {span.start_s for span in spans_of(metrics_of(folder)[-7:])}
+
+
+def test_work_that_a_resumed_run_does_again_is_counted_once_since_its_clock_was_set_back(tmp_path):
+    folder = write_run(tmp_path / "run", stages=["grpo"], rollbacks=[(12, 5)])
+    before = busy_of(folder)
+    aside = folder / "superseded-2"
+    aside.mkdir()
+    rows = [row for row in metrics_of(folder) if row["step"] > 15 and "loss" in row]
+    for row in rows:  # half a second later each: in gaps of what was done again
+        row["time_s"] += 0.5
+        row["spans"] = [[actor, what, start_s + 0.5, end_s + 0.5] for actor, what, start_s, end_s in row["spans"]]
+    (aside / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(read_runs([folder])[0].stages[0].superseded[1].rows) == 5
+    assert busy_of(folder) == before
 
 
 def test_the_last_steps_are_of_the_stage_that_samples_in_its_steps():
@@ -77,6 +115,22 @@ def test_each_run_has_two_figures_and_the_data_adds_up_to_the_idle_time():
     assert [(row["what"], row["start_s"]) for row in steps.data()] == [
         ("generate", 6.0), ("train_policy", 8.0), ("canary", 9.0), ("generate", 9.5),
     ]  # fmt: skip
+
+
+def test_what_is_drawn_is_how_busy_each_was():
+    whole, steps = lane_figures([run_of(ROWS)])
+    shares = {}
+    for row in whole.data():
+        shares.setdefault(row["actor"], []).append(row["busy_share"])
+    drawing = drawn(whole, "")
+    for floor, (actor, held) in enumerate(reversed(shares.items())):
+        heights = drawing.axes[0].patches[len(shares) - 1 - floor].get_data().values - floor
+        assert heights == pytest.approx([0.86 * share for share in held], abs=1e-4), actor
+    bars = [path.get_extents() for pieces in drawn(steps, "").axes[0].collections for path in pieces.get_paths()]
+    # the first lane on top: generator at 1, learner at 0
+    floors = {"generator-0": 1, "learner-0": 0}
+    expected = [(row["start_s"], row["end_s"], floors[row["actor"]]) for row in steps.data()]
+    assert sorted((bar.x0, bar.x1, bar.y0) for bar in bars) == sorted(expected)
 
 
 def test_the_table_gives_each_actor_in_each_stage():

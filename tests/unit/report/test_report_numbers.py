@@ -24,7 +24,16 @@ TIMES = "\N{MULTIPLICATION SIGN} baseline (95 %)"
 NOT_GRADED = ("grader_error", "bad_gold")
 
 
-@pytest.fixture(params=[{}, {"ungraded": 3}, {"num_samples": 4, "ungraded": 2}, {"validate": 0}, {"seed": 9, "num_problems": 31}])
+@pytest.fixture(
+    params=[
+        {},
+        {"ungraded": 3},
+        {"num_samples": 4, "ungraded": 2},
+        {"validate": 0},
+        {"seed": 9, "num_problems": 31},
+        {"rollbacks": [(12, 5), (13, 0)]},
+    ]
+)
 def folder(tmp_path, request):
     return write_run(tmp_path / "run", **request.param)
 
@@ -143,10 +152,14 @@ def test_pass_at_k_is_that_of_the_summary_and_is_left_out_where_a_problem_has_on
     assert "at_k" not in {table.name for table in tables(read_runs([write_run(tmp_path / "one")]))}
 
 
+def moved_aside(folder):
+    return [row for each in sorted(folder.glob("superseded-*")) for row in metrics_of(each)]
+
+
 def test_every_point_of_every_curve_is_a_number_of_metrics_jsonl(folder):
     logged = metrics_of(folder)
     starts = {}
-    for row in logged:
+    for row in sorted([*logged, *moved_aside(folder)], key=lambda row: row["time_s"]):
         starts.setdefault(row["stage"], row["time_s"])
     found = {figure.name: figure for figure in figures(read_runs([folder])) if figure.group == "curves"}
     keys = {(curve.name, line.name): line for curve in CURVES for line in curve.lines}
@@ -188,7 +201,7 @@ def test_what_was_superseded_is_in_no_other_line_and_no_table(tmp_path):
     runs = read_runs([folder])
     drawn = figure_named(figures(runs), "reward").data()
     assert [row["step"] for row in drawn if row["value"] == -7.0] == [16, 17, 18, 19, 20]
-    assert {row["line"] for row in drawn if row["value"] == -7.0} == {"(superseded)"}
+    assert {row["line"] for row in drawn if row["value"] == -7.0} == {"superseded-1"}
     assert len([row for row in drawn if row["line"] == ""]) == 20
     assert table_named(tables(runs), "stages").rows == before
     assert "Dotted grey" in figure_named(figures(runs), "reward").caption

@@ -8,7 +8,7 @@ from evaluation_rows import verdicts
 from report_scene import metrics_rows, write_run
 
 from mathrl_ray.report.charts import curve_numbers, row_numbers
-from mathrl_ray.report.page import MOST_RUNS_WITH_EXAMPLES, page_of, write_page
+from mathrl_ray.report.page import MOST_RUNS_IN_DETAIL, page_of, write_page
 from mathrl_ray.report.run_data import read_runs
 
 
@@ -82,11 +82,16 @@ def test_what_guards_did_is_told(tmp_path):
 
 
 def test_differences_between_runs_are_listed_and_many_runs_have_examples_of_the_first_only(tmp_path):
-    folders = [write_run(tmp_path / f"r{seed}", num_steps=2, seed=seed, rows_of=plain_rows) for seed in range(MOST_RUNS_WITH_EXAMPLES + 1)]
+    folders = [write_run(tmp_path / f"r{seed}", num_steps=2, seed=seed, rows_of=plain_rows) for seed in range(MOST_RUNS_IN_DETAIL + 1)]
     page = page_text(*folders)
     assert "Differences between the runs: settings" in page
-    assert "The 1 further runs are left out here" in page
-    assert page.count("Most changed: baseline to grpo") == MOST_RUNS_WITH_EXAMPLES
+    assert re.findall(r"([A-Z]\w+) of the first 4 runs; 1 further run is left out here", page) == [
+        "Lanes",
+        "Failures",
+        "Examples",
+        "Settings",
+    ]
+    assert page.count("Most changed: baseline to grpo") == MOST_RUNS_IN_DETAIL
 
 
 def test_the_file_appears_whole_or_not_at_all(tmp_path):
@@ -112,6 +117,12 @@ def test_points_of_several_lines_share_their_places():
     held = curve_numbers([{**row, "line": "mean", "value": 1 / 3}, {**row, "line": "max", "value": 2.0, "low": 1.0, "high": 3.0, "n": 5}])
     assert held["xs"] == [[1, None, 2.3]]
     assert [(each["line"], each["points"]) for each in held["series"]] == [("mean", [[0, 0.33333]]), ("max", [[0, 2.0, 1.0, 3.0, 5]])]
+
+
+def test_updates_of_a_round_keep_their_places():
+    row = {"run": "a", "run_index": 0, "group": "", "stage": "expert_iteration", "line": "", "generated_tokens": None, "wall_clock_s": 1.0}
+    held = curve_numbers([{**row, "step": step, "value": 1.0} for step in (1 / 32, 2 / 32, 1 / 3)])
+    assert [x[0] for x in held["xs"]] == [0.0312, 0.0625, 0.3333]
 
 
 def test_numbers_that_json_has_not_are_left_out_and_unseen_marks_are_shown():

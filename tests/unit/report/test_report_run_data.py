@@ -1,9 +1,10 @@
 import fcntl
 import json
+import math
 import os
 
 import pytest
-from made_up_runs import STAGES, recipe_with, write_run
+from made_up_runs import STAGES, metrics_of, recipe_with, write_run
 
 from mathrl_ray.report.run_data import read_runs
 
@@ -17,6 +18,10 @@ def make_old(folder):
     """As if it had last been written to an hour ago."""
     path = folder / "metrics.jsonl"
     os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 3600))
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def read(*paths):
@@ -49,7 +54,7 @@ def test_a_damaged_line_in_the_middle_is_left_out_with_a_word(run):
     (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     (found,) = read(run)
     assert len(found.metrics) == len(lines) - 1
-    assert found.warnings == ["metrics.jsonl: 1 line is damaged and left out"]
+    assert found.warnings == [f"metrics.jsonl: 1 of {len(lines)} lines is damaged and left out"]
 
 
 @pytest.mark.parametrize("name", ["recipe.toml", "summary.json", "environment.json"])
@@ -110,20 +115,107 @@ def test_the_final_evaluation_is_the_one_of_the_weights_that_the_summary_names(r
 
 
 def test_rows_that_were_moved_aside_are_kept_apart_in_their_order(run):
+    validation = {"time_s": 1.5, "stage": "grpo", "validation_accuracy": 0.5}
     for number, step in ((2, 8), (10, 9), (1, 7)):
         folder = run / f"superseded-{number}"
         folder.mkdir()
         row = {"time_s": 1.0, "stage": "grpo", "step": step, "policy_version": step, "loss": 5.0}
-        (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+        write_lines(folder / "metrics.jsonl", [row, {**validation, "step": step}])
     grpo = read(run)[0].stages[-1]
-    assert [row["step"] for row in grpo.superseded] == [7, 8, 9]
-    assert len(grpo.rows) == 20
+    found = [(each.folder, [row["step"] for row in each.rows], len(each.validations)) for each in grpo.superseded]
+    assert found == [("superseded-1", [7], 1), ("superseded-2", [8], 1), ("superseded-10", [9], 1)]
+    assert (len(grpo.rows), len(grpo.validations)) == (20, 4)
+
+
+def test_a_stage_whose_rows_are_all_moved_aside_is_still_there(tmp_path):
+    run = write_run(tmp_path / "one", stages=["baseline", "grpo"], rollbacks=[(7, 0)])
+    rows = [row for row in metrics_of(run) if row["stage"] == "baseline"]  # as if it had only just gone back to its start
+    write_lines(run / "metrics.jsonl", rows)
+    (run / "summary.json").write_text(json.dumps({"stages": json.loads((run / "summary.json").read_text())["stages"][:1]}))
+    make_old(run)
+    (found,) = read(run)
+    assert [(stage.name, len(stage.rows)) for stage in found.stages] == [("baseline", 0), ("grpo", 0)]
+    assert [row["step"] for row in found.stages[1].superseded[0].rows] == [1, 2, 3, 4, 5, 6, 7]
+    assert found.state == "stopped", "and not finished with its baseline"
 
 
 def test_guard_events_are_read(run):
     events = [{"kind": "fired", "stage": "grpo", "step": 7}, {"kind": "rollback", "stage": "grpo", "step": 7, "to_step": 0}]
-    (run / "guards.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    write_lines(run / "guards.jsonl", events)
     assert read(run)[0].guard_events == events
+
+
+FIRED = {"kind": "fired", "stage": "grpo", "step": 3, "guard": "entropy", "action": "warn", "value": 0.1, "limit": None}
+ROLLBACK = {"kind": "rollback", "stage": "grpo", "step": 3, "to_step": 1, "changes": {"grpo.learning_rate": [2.0, 1.0]}}
+ROW = {"stage": "grpo", "step": 3, "loss": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("file", "whole", "damage"),
+    [
+        ("guards.jsonl", ROLLBACK, {"step": None}),
+        ("guards.jsonl", ROLLBACK, {"to_step": "1"}),
+        ("guards.jsonl", ROLLBACK, {"changes": None}),
+        ("guards.jsonl", ROLLBACK, {"changes": {"grpo.learning_rate": 1.0}}),
+        ("guards.jsonl", FIRED, {"value": "0.1"}),
+        ("guards.jsonl", FIRED, {"limit": [1]}),
+        ("guards.jsonl", FIRED, {"kind": 3}),
+        ("metrics.jsonl", ROW, {"step": None}),
+        ("metrics.jsonl", ROW, {"step": "3"}),
+        ("metrics.jsonl", ROW, {"stage": 3}),
+        ("metrics.jsonl", ROW, {"time_s": "soon"}),
+    ],
+)
+def test_a_line_with_a_value_of_another_kind_is_left_out_with_a_word(run, file, whole, damage):
+    write_lines(run / file, [whole, {**whole, **damage}, whole])
+    (found,) = read(run)
+    assert (found.guard_events if file == "guards.jsonl" else found.metrics) == [whole, whole]
+    assert found.warnings == [f"{file}: 1 of 3 lines is damaged and left out"]
+
+
+@pytest.mark.parametrize("damage", [{"accuracy": None}, {"ci95": None}, {"ci95": [None, 0.5]}, {"name": 3}, {"num_problems": "40"}])
+def test_a_damaged_entry_of_a_stage_is_left_out_with_a_word(run, damage):
+    stages = json.loads((run / "summary.json").read_text())["stages"]
+    (run / "summary.json").write_text(json.dumps({"stages": [{**stages[0], **damage}, *stages[1:]]}))
+    (found,) = read(run)
+    assert [stage.name for stage in found.stages if stage.summary] == list(STAGES[1:])
+    assert found.warnings == ["summary.json: 1 of 4 stages is damaged and left out"]
+
+
+def test_an_accuracy_that_is_not_a_number_since_nothing_could_be_graded_is_no_damage(run):
+    stages = json.loads((run / "summary.json").read_text())["stages"]
+    (run / "summary.json").write_text(json.dumps({"stages": [{**stages[0], "accuracy": math.nan, "ci95": [math.nan, math.nan]}]}))
+    (found,) = read(run)
+    assert (found.stages[0].summary is not None, found.warnings) == (True, [])
+
+
+PAIR = {"first": "sft", "second": "grpo", "difference": 0.1, "low": 0.0, "high": 0.2, "num_problems": 40, "gained": 5, "lost": 1}
+PAIR |= {"test": "mcnemar_exact", "p_value": 0.2}
+NOT_COMPARED = {"first": "sft", "second": "grpo", "text": "they share no problem"}
+
+
+def test_damaged_comparisons_are_left_out_with_a_word(run):
+    def compared(given):
+        (run / "summary.json").write_text(json.dumps({"stages": [], "comparisons": given}))
+        (found,) = read(run)
+        return found.comparisons, found.warnings
+
+    equal = {**PAIR, "generated_tokens": {"grpo": 3, "expert_iteration": 4}}
+    whole = {"neighbours": [PAIR, NOT_COMPARED], "equal_tokens": equal}
+    assert compared(whole) == (whole, [])
+    word = "summary.json: 1 of 3 comparisons is damaged and left out"
+    assert compared({**whole, "neighbours": [PAIR, {**PAIR, "difference": None}, NOT_COMPARED]}) == (whole, [word])
+    word = "summary.json: 1 of 1 comparisons is damaged and left out"
+    assert compared({**whole, "equal_tokens": {**equal, "generated_tokens": 3}}) == ({**whole, "equal_tokens": None}, [word])
+    assert compared({**whole, "neighbours": "none"}) == ({**whole, "neighbours": []}, [word])
+    assert compared([1]) == ({}, [word])
+
+
+def test_a_summary_without_a_list_of_stages_is_damaged(run):
+    (run / "summary.json").write_text('{"stages": null}')
+    (found,) = read(run)
+    assert [stage.summary for stage in found.stages] == [None] * 4
+    assert found.warnings == ["summary.json: 1 of 1 stages is damaged and left out"]
 
 
 def test_a_sweep_stands_for_its_runs_and_none_is_read_twice(tmp_path):

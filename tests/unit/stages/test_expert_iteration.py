@@ -758,3 +758,16 @@ async def test_a_full_disk_costs_the_checkpoint_where_no_round_begins_from_it(tm
     del each.learner.save_checkpoint
     await each.run.save_now()
     assert 3 in [checkpoint.step for checkpoint in whole_checkpoints(each.folder)]
+
+
+@scene
+async def test_a_round_tells_how_many_responses_are_graded_and_how_many_updates_are_done(tmp_path):
+    each, told = Scene(tmp_path, expert_iteration={"rounds": 1, "threshold": 0.0}), []
+    each.run.console.progress = lambda what, num_done, num_all, unit: told.append((what, num_done, num_all, unit))
+    await each.train()
+    of_round = [(num_done, num_all, unit) for what, num_done, num_all, unit in told if what == f"{STAGE} round 1"]
+    sampled = [(num_done, 24, "responses") for num_done in (0, 4, 8, 12, 16, 20, 24, 24)]  # 6 questions, 4 responses each
+    num_updates = len(each.learner.batches)
+    assert num_updates > 1
+    learned = [(num_done, num_updates, "updates") for num_done in [*range(num_updates + 1), num_updates]]
+    assert of_round == [*sampled, *learned]

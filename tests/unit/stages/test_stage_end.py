@@ -104,6 +104,8 @@ class Generator(FakeGenerator):
 class Scene:
     """A job of one stage on made-up actors, in a new folder or where an earlier one of this folder stopped."""
 
+    learner_type = Learner
+
     def __init__(self, folder: Path, stage="sft", skill=(), cue: Cue = at_once, averages=False, **sections):
         recipe = recipe_for(
             folder,
@@ -112,12 +114,13 @@ class Scene:
             expert_iteration={**ROUNDS, **sections.get("expert_iteration", {})},
             eval={"num_problems": 2, "validate_every": 1, **sections.get("eval", {})},
             learner={"average": "ema" if averages else "none"},
+            guards=sections.get("guards", {}),
         )
         self.stages, self.said = [stage], []
         resumption = find_resumption(recipe, self.stages)
         recorder = resumption.open(recipe, self.stages, self.said.append) if resumption else None
         self.is_resumed = resumption is not None
-        self.learner = Learner(Diary(), cue=cue, averages=averages)
+        self.learner = self.learner_type(Diary(), cue=cue, averages=averages)
         self.generator = Generator(Diary(), cue=cue, learner=self.learner, skill=dict(skill))
         actors = Actors(self.learner, (self.generator,), (FakeScorer(Diary()),), (0,))
         self.run = make_run(recipe, actors, tokenizer=Tokenizer(), recorder=recorder)
