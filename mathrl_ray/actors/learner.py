@@ -137,9 +137,7 @@ class Learner:
     def _load_model(self, folder: str) -> tuple[Any, Any]:
         """A model and its tokenizer."""
         asked = self._recipe.model
-        return load_model(
-            folder, dtype=asked.dtype, attention=self._attention, trust_remote_code=asked.trust_remote_code
-        )
+        return load_model(folder, dtype=asked.dtype, attention=self._attention, trust_remote_code=asked.trust_remote_code)
 
     def _count_flops(self, model: Any) -> None:
         self._num_parameters = sum(parameter.numel() for parameter in model.parameters())

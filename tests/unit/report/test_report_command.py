@@ -19,6 +19,14 @@ def run(tmp_path):
     return write_run(tmp_path / "one", stages=["baseline", "grpo"], num_steps=6)
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Once, since it takes seconds: a run, the folder of its figures and tables, what the export said, and what it told of its progress."""
+    folder = tmp_path_factory.mktemp("exported")
+    runs, done = read_runs([write_run(folder / "one", stages=["baseline", "grpo"], num_steps=6)]), []
+    return runs, folder / "figures", export(runs, folder / "figures", done.append), done
+
+
 def test_the_page_lies_in_the_runs_folder_unless_there_are_several_or_a_place_is_named(tmp_path):
     one, other = tmp_path / "a", tmp_path / "b"
     assert output_of(ReportOptions([one])) == one / "report.html"
@@ -47,10 +55,9 @@ def test_what_is_no_run_is_refused_and_nothing_is_written(tmp_path, run, capsys)
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_every_figure_and_table_becomes_files_with_a_caption(run, tmp_path):
-    folder = tmp_path / "figures"
-    runs = read_runs([run])
-    assert export(runs, folder) == []
+def test_every_figure_and_table_becomes_files_with_a_caption(exported):
+    runs, folder, remarks, _ = exported
+    assert remarks == []
     names = {path.name for path in folder.iterdir()}
     for figure in figures(runs):
         assert f"{figure.name}.csv" in names
@@ -68,33 +75,28 @@ def test_every_figure_and_table_becomes_files_with_a_caption(run, tmp_path):
     assert all(re.match(r"\*\*.+\*\* \(.+\): .+", line) for line in captions if line)
 
 
-def test_the_data_beside_a_figure_is_what_it_draws(run, tmp_path):
-    runs = read_runs([run])
-    export(runs, tmp_path / "figures")
+def test_the_data_beside_a_figure_is_what_it_draws(exported):
+    runs, folder, _, _ = exported
     figure = next(figure for figure in figures(runs) if figure.name == "entropy")
-    with (tmp_path / "figures" / "entropy.csv").open(newline="") as file:
+    with (folder / "entropy.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["value"]) for row in rows] == [row["value"] for row in figure.data()]
 
 
-def test_an_export_replaces_its_own_files_and_leaves_others(run, tmp_path):
+def test_an_export_replaces_its_own_files_and_leaves_others_also_in_the_folder_that_one_is_in(run, tmp_path, monkeypatch):
     folder = tmp_path / "figures"
     folder.mkdir()
     (folder / "paper.tex").write_text("mine")
     (folder / "captions.md").write_text("old")
-    export(read_runs([run]), folder)
-    assert (folder / "paper.tex").read_text() == "mine"
-    assert (folder / "captions.md").read_text() != "old"
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-
-
-def test_the_folder_that_one_is_in_takes_figures_and_a_wrong_one_is_refused_before_anything_is_read(run, tmp_path, monkeypatch, capsys):
-    folder = tmp_path / "figures"
-    folder.mkdir()
     monkeypatch.chdir(folder)
     export(read_runs([run]), Path())
+    assert (folder / "paper.tex").read_text() == "mine"
+    assert (folder / "captions.md").read_text() != "old"
     assert {"captions.md", "stages.svg"} <= {path.name for path in folder.iterdir()}
     assert not [path for path in (*folder.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")]
+
+
+def test_a_wrong_folder_is_refused_before_anything_is_read(tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     told = refused(capsys, "report", tmp_path / "no-run", "--figures", tmp_path / "file" / "figures")
     assert f"{tmp_path / 'file'} is a file" in told
@@ -114,12 +116,12 @@ def test_an_export_that_fails_leaves_nothing(run, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one"]
 
 
-def test_figures_and_progress_agree_on_how_much_there_is(run, tmp_path, capsys):
-    runs, done = read_runs([run]), []
-    export(runs, tmp_path / "figures", done.append)
+def test_figures_and_progress_agree_on_how_much_there_is(exported):
+    runs, _, _, done = exported
     assert sum(done) == command.num_items(runs)
 
 
+@pytest.mark.slow  # half a minute: each figure looks through all fonts for each sign
 def test_names_that_no_font_here_has_are_said(tmp_path):
     folder = write_run(tmp_path / "run \U00013080", stages=["grpo"], num_steps=3)  # a hieroglyph
     other = write_run(tmp_path / "other", stages=["grpo"], num_steps=3, recipe=recipe_with(grpo__num_steps=9))
