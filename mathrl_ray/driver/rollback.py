@@ -220,7 +220,7 @@ def _text(setback: Setback, plan: _Plan, changes: Mapping[str, list[Any]]) -> st
     elif plan.averaged:
         tried = f"with the average of the checkpoints of steps {', '.join(str(each.step) for each in plan.averaged)} and a new optimizer"
     elif changes:
-        tried = f"with {plan.remedy}: {', '.join(f'{key} {old:g} -> {new:g}' for key, (old, new) in changes.items())}"
+        tried = f"with {plan.remedy}: {', '.join(f'{key} {old:g} to {new:g}' for key, (old, new) in changes.items())}"
     else:
         tried = "without a change (guards.remedies has none that changes anything here)"
     return f"back from step {setback.step} to {place}, {tried}"
