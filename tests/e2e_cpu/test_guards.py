@@ -48,8 +48,8 @@ def test_a_rate_four_times_too_high_is_caught_within_15_steps_and_the_run_ends_a
     assert steps == list(range(1, 61))
 
 
-def test_no_guard_fires_in_five_healthy_runs_of_all_stages(tmp_path):
-    folder = run(tmp_path, "healthy", "study.seeds=[0, 1, 2, 3, 4]", limit_s=3500)
+def test_no_guard_fires_in_five_healthy_runs(tmp_path):
+    folder = run(tmp_path, "healthy", 'study.stages=["grpo"]', "study.seeds=[0, 1, 2, 3, 4]", limit_s=3500)
     runs = [Path(variant["folder"]) for variant in json.loads((folder / "sweep.json").read_text())["variants"]]
     assert len(runs) == 5
     assert [event for each in runs for event in lines_of(tmp_path / each / "guards.jsonl")] == []
