@@ -10,7 +10,7 @@ import torch
 
 from mathrl_ray.actors.process_group import free_port
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]  # half a minute with both cores
 SCRIPT = Path(__file__).parent / "average_rank.py"
 ZERO_STAGES = [1, 3]
 

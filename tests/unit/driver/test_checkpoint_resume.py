@@ -187,7 +187,7 @@ async def test_loops_that_go_on_have_the_state_that_was_saved(tmp_path):
     states.append(replace(states[0], num_replaced=3, failed_in_a_row=1))
     assert any(state.record.drop_counts for state in states)
     for state in states:
-        again = PolicyLoops(whole.run, "grpo", 6, whole.after_step, state)._state()
+        again = PolicyLoops(whole.run, "grpo", 6, whole.after_step, state).state()
         ages_s = [each.record.ages_s for each in (again, state)]
         assert ages_s[0] == pytest.approx(ages_s[1], abs=1)
         alive = [[number, stage, state.gate.version if stage == "in flight" else old] for number, stage, old in state.gate.alive]
