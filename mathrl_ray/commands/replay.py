@@ -78,6 +78,8 @@ def replayed(options: ReplayOptions) -> Replay:
     run, stage, number = options.run, options.stage or "grpo", options.step
     recipe, rows = recipe_at(run, stage, number), step_rows(run, stage)
     step, losses = saved_step(run, stage, number), named_losses(options.losses, recipe)
+    for loss in losses:
+        loss.function()  # a file that is not there is told before any step is done again
     given = options.weights is not None
     origin = given_weights(options.weights) if options.weights is not None else origin_before(run, stage, number, recipe)
     between = [] if given else list(_between(run, stage, origin, number, rows))

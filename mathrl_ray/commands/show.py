@@ -141,7 +141,7 @@ def _overview(options: ShowOptions, files: Sequence[SampleFile]) -> int:
         return 0
     recipe = recipe_of(options.run)
     page = Page.of(recipe, full=options.full)
-    show_overview(page, options.run, recipe, files)
+    show_overview(page, options.run, recipe, sample_files(options.run))  # of all stages, whichever the samples are of
     if samples:
         print_samples(page, samples, dict(_heads(options, rows[:1])))
         _say_more(options, files)
@@ -155,7 +155,7 @@ def _say_more(options: ShowOptions, files: Sequence[SampleFile]) -> None:
     if steps:
         print(f"  {command} --stage {steps[-1].stage} --step {steps[-1].step}")
     first = rows_of(last)[0]["problem_id"]
-    print(f"  {command} --outcome wrong")
+    print(f"  {command}{f' --stage {options.stage}' if options.stage else ''} --outcome wrong")
     print(f"  {command} --problem {shlex.quote(first) if first.isprintable() else 'ID'}")
 
 

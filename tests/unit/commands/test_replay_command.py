@@ -15,6 +15,7 @@ from samples import made_up_trajectories, recipe_for
 from small_policy import write_model
 from transformers import AutoModelForCausalLM
 
+from mathrl_ray.commands import replay
 from mathrl_ray.commands.replay_report import Replay, difference, differs, report
 from mathrl_ray.core.groups import with_advantages
 from mathrl_ray.data.tiny_model import build_tokenizer
@@ -157,6 +158,11 @@ def test_a_step_further_on_is_refused_where_the_steps_between_are_not_saved(run,
     assert "it has those of 1" in refused(capsys, "replay", run, "--step", "3")
     assert "grpo alone has" in refused(capsys, "replay", run, "--step", "1", "--stage", "expert_iteration")
     assert "no such run directory" in refused(capsys, "replay", tmp_path / "absent", "--step", "1")
+
+
+def test_a_loss_that_is_not_there_is_told_before_any_step_is_done_again(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(replay, "_redo", lambda *_: pytest.fail("a step was done again"))
+    assert "nowhere.py" in refused(capsys, "replay", run, "--step", 1, "--loss", tmp_path / "nowhere.py:mine")
 
 
 def test_a_loss_of_the_users_own_stands_beside_the_runs(run, tmp_path, capsys):

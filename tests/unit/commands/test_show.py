@@ -85,6 +85,14 @@ def test_without_options_a_newcomer_sees_what_there_is_a_right_and_a_wrong_sampl
     assert f"show {run} --problem q/1" in text
 
 
+def test_with_a_stage_the_overview_is_still_of_all_and_what_to_type_next_is_of_that_stage(run, capsys):
+    whole, of_sft = said(capsys, "show", run), said(capsys, "show", run, "--stage", "sft")
+    row = re.search(r"grpo +1, 2 +2 +- +not yet", whole)
+    assert row
+    assert row[0] in of_sft
+    assert "--stage sft --outcome wrong" in of_sft
+
+
 def test_a_step_shows_its_groups_with_all_that_is_known_of_each_response(run, capsys):
     text = said(capsys, "show", run, "--step", "2")
     assert "grpo step 2: 1 correct, 1 truncated, 1 wrong; mean reward 0.5, tokens 12" in text
