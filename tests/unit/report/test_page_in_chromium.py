@@ -213,6 +213,7 @@ def test_the_table_under_a_chart_holds_its_numbers(opened):
     page = opened.page
     page.locator("figure[data-chart=grad_norm] details.numbers summary").click()
     table = page.locator("figure[data-chart=grad_norm] details.numbers table")
+    table.locator("tbody tr").first.wait_for(state="attached")  # the browser says later that it was opened
     assert table.locator("tbody tr").count() >= 60  # 20 steps of three runs, and of what a group has
     assert table.locator("caption").count() == 1
     assert table.locator("th[scope=col]").count() == 10
