@@ -8,6 +8,7 @@ from typing import Any, Self, get_args
 
 from pydantic import model_validator
 
+from mathrl_ray.guard_section import GuardsSection
 from mathrl_ray.methods import Method, method_settings
 from mathrl_ray.sections import (
     STAGES_WITH_A_RATE,
@@ -20,7 +21,6 @@ from mathrl_ray.sections import (
     ExpertIterationSection,
     GeneratorSection,
     GrpoSection,
-    GuardsSection,
     LearnerSection,
     LossSection,
     ModelSection,

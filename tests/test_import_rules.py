@@ -13,7 +13,7 @@ PACKAGE = REPOSITORY / "mathrl_ray"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
-    {"types", "sections", "config", "methods", "recipe_checks"},
+    {"types", "sections", "guard_section", "config", "methods", "recipe_checks"},
     {"core"},
     {"data", "device", "weight_sync", "recipe_file", "custom", "policy", "sweep_recipe"},
     {"actors"},

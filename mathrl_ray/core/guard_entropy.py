@@ -21,7 +21,7 @@ from statistics import median
 
 from mathrl_ray.core.guard_series import ANSWER, ENTROPY, SHORT, History, Series
 from mathrl_ray.core.guard_sign import Sign, worst
-from mathrl_ray.sections import GuardsSection
+from mathrl_ray.guard_section import GuardsSection
 
 LITTLE_SOLVED = 0.5
 """Share of right answers below which low entropy, or equal groups, are no sign of mastery."""

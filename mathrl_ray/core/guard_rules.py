@@ -20,7 +20,7 @@ from mathrl_ray.core.guard_series import History, kept
 from mathrl_ray.core.guard_sign import Sign
 from mathrl_ray.core.guard_signs import read
 from mathrl_ray.core.guard_validation import Validations
-from mathrl_ray.sections import GuardName, GuardsSection
+from mathrl_ray.guard_section import GuardName, GuardsSection
 
 SPIKES = frozenset({"loss_spike", "grad_norm_spike"})
 """Guards whose bad signs need not be in a row."""

@@ -39,7 +39,7 @@ from mathrl_ray.core.guard_series import (
     deviation,
 )
 from mathrl_ray.core.guard_sign import Sign, worst
-from mathrl_ray.sections import GuardName, GuardsSection
+from mathrl_ray.guard_section import GuardName, GuardsSection
 
 LEAST_FORMAT = 0.1
 """A format rate that never was above this cannot fall."""

@@ -3,7 +3,7 @@
 from math import sqrt
 
 from mathrl_ray.core.guard_sign import Sign
-from mathrl_ray.sections import GuardsSection
+from mathrl_ray.guard_section import GuardsSection
 
 ACCURACY = "validation_accuracy"
 CLEAR_DEVIATIONS = 1.0

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mathrl_ray.config import Recipe
-from mathrl_ray.sections import Remedy, StageName
+from mathrl_ray.guard_section import Remedy
+from mathrl_ray.sections import StageName
 
 RATE_KEYS: Mapping[StageName, str] = {
     "sft": "sft.learning_rate",

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from mathrl_ray.config import Recipe
 from mathrl_ray.core.guard_rules import Finding, GuardRules
-from mathrl_ray.sections import GuardAction, GuardName, StageName
+from mathrl_ray.guard_section import GuardAction, GuardName
+from mathrl_ray.sections import StageName
 
 if TYPE_CHECKING:  # the run holds its guards
     from mathrl_ray.driver.run import Run

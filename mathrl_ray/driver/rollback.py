@@ -29,7 +29,8 @@ from mathrl_ray.driver.resume import go_on
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.superseded import Position, supersede
 from mathrl_ray.driver.whole_folder import WRITING
-from mathrl_ray.sections import Remedy, StageName
+from mathrl_ray.guard_section import Remedy
+from mathrl_ray.sections import StageName
 
 NO_REMEDY = "none"
 

@@ -7,9 +7,9 @@ from pydantic import ValidationError
 
 from mathrl_ray.config import Recipe, RecipeError, with_changes
 from mathrl_ray.core.remedies import remedy_changes
+from mathrl_ray.guard_section import GuardName, Remedy
 from mathrl_ray.recipe_checks import check_stage_settings
 from mathrl_ray.recipe_file import load_recipe
-from mathrl_ray.sections import GuardName, Remedy
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).parents[3]
 def test_a_log_hears_of_work_that_finishes_nothing_for_long(monkeypatch, capsys):
     monkeypatch.setattr(display, "LINE_EVERY_S", 0.6)
     with display.progress("reading golds", 4) as advance:
-        time.sleep(1.6)
+        time.sleep(1.6)  # the work itself, long enough for two of the lines
         advance(2)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "reading golds 0/4 (0 %), 1 s so far"
@@ -32,7 +32,7 @@ def test_work_of_unknown_length_says_what_is_done_now(monkeypatch, capsys):
     monkeypatch.setattr(display, "LINE_EVERY_S", 0.6)
     with display.busy("preflight: data") as tell:
         tell("preflight: the model")
-        time.sleep(1.6)
+        time.sleep(1.6)  # the work itself, long enough for two of the lines
     captured = capsys.readouterr()
     assert captured.err.splitlines()[0] == "preflight: the model, 1 s so far"
     assert captured.out == ""

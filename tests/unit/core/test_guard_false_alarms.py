@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mathrl_ray.core.guard_rules import GuardRules
-from mathrl_ray.sections import GuardsSection
+from mathrl_ray.guard_section import GuardsSection
 
 NUM_STEPS, NUM_PROBLEMS, GROUP_SIZE = 200, 32, 8
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mathrl_ray.core.guard_rules import Finding, GuardRules
-from mathrl_ray.sections import GuardsSection
+from mathrl_ray.guard_section import GuardsSection
 
 
 def first_finding(rules: GuardRules, series) -> tuple[int, Finding] | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from mathrl_ray.core.guard_rules import GuardRules
-from mathrl_ray.sections import GuardName, GuardsSection
+from mathrl_ray.guard_section import GuardName, GuardsSection
 
 
 def fires_at(guard: GuardName, series: Iterable[Mapping[str, float]], **keys) -> int | None:

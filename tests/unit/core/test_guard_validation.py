@@ -7,7 +7,7 @@ import pytest
 
 from mathrl_ray.core.guard_rules import GuardRules
 from mathrl_ray.core.guard_validation import standard_error
-from mathrl_ray.sections import GuardsSection
+from mathrl_ray.guard_section import GuardsSection
 
 
 def fires_at(accuracies, *, num_problems: int = 500, every: int = 10, **keys) -> list[int]:
