@@ -21,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cluster.connection import ANSWER_LIMIT_S, Head, boot_id, connect, recorded_head, speak_to_own_head_only, state_dir, time_limit
+from cluster.monitoring.settings import follow, head_environment
 from cluster.processes import process
 from cluster.stopping import JOB_STOP_LIMIT_S, MARK, end, remove_stale, stop
 
@@ -107,6 +108,7 @@ def _launch() -> Head:
         raise RuntimeError(f"{command[0]} ended at once; see {state_dir() / 'head.log'}")
     head = Head(own.pid, own.start_ticks, boot_id(), f"http://127.0.0.1:{dashboard_port}", temp_dir)
     (state_dir() / "head.json").write_text(json.dumps(asdict(head), indent=1) + "\n")
+    follow(head)
     return head
 
 
@@ -114,13 +116,17 @@ def _environment(bin_dir: Path, temp_dir: str) -> dict[str, str]:
     """What the head, and through it every job and actor, sees."""
     environment = dict(os.environ)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # workers import engines: cached bytecode saves each of them seconds
-    return environment | {
-        "PATH": f"{bin_dir}{os.pathsep}{environment.get('PATH', os.defpath)}",  # a job's `python` is looked up here
-        "VIRTUAL_ENV": str(bin_dir.parent),
-        MARK: temp_dir,
-        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # else SIGTERM takes 30 s longer while a job runs
-        "RAY_JOB_STOP_WAIT_TIME_S": str(JOB_STOP_LIMIT_S),  # read by a job's supervisor, which is a worker of this head
-    }
+    return (
+        environment
+        | head_environment()
+        | {
+            "PATH": f"{bin_dir}{os.pathsep}{environment.get('PATH', os.defpath)}",  # a job's `python` is looked up here
+            "VIRTUAL_ENV": str(bin_dir.parent),
+            MARK: temp_dir,
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # else SIGTERM takes 30 s longer while a job runs
+            "RAY_JOB_STOP_WAIT_TIME_S": str(JOB_STOP_LIMIT_S),  # read by a job's supervisor, which is a worker of this head
+        }
+    )
 
 
 def _wait_until_ready(head: Head, deadline_s: float) -> None:

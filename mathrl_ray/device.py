@@ -34,44 +34,65 @@ class Device:
     weight_transport: WeightTransport
     transport_reason: str
 
+    @property
+    def shares_gpu(self) -> bool:
+        """Whether the learner and the generator are on one GPU."""
+        return 0 < self.gpus_per_engine < 1
 
-def choose_device(requested: str, *, num_gpus: float, num_engines: int, weight_transport: str = "auto") -> Device:
+    @property
+    def writes_block(self) -> bool:
+        """Whether the learner publishes into a block of shared memory, and not from GPU to GPU."""
+        return self.weight_transport in ("shared_memory", "object_store")
+
+
+def choose_device(
+    requested: str, *, num_gpus: float, num_engines: int, weight_transport: str = "auto", placement: str = "separate", num_nodes: int = 1
+) -> Device:
     """Pick the device of a run from `device.kind` and the GPUs that the cluster has, and how weights go from learner to generators.
 
-    One learner and one generator share a single GPU only where the recipe says so (driver.weight_transport = "ipc"): both then have to fit.
+    One learner and one generator share a single GPU only where the recipe says so: both then have to fit.
 
     Args:
         requested: device.kind.
         num_gpus: of the cluster.
         num_engines: learner.num_ranks + generator.replicas.
-        weight_transport: driver.weight_transport.
+        weight_transport: driver.weight_transport; "ipc" says as well that one GPU is shared.
+        placement: device.placement.
+        num_nodes: of the cluster.
 
     Raises:
         RecipeError: GPUs are asked for and there are fewer than engines, or a transport that cannot work here.
     """
-    shares = weight_transport == "ipc" and requested != "cpu" and num_gpus >= 1 and num_engines == 2
+    wants_to_share = "shared" in (placement, "shared" if weight_transport == "ipc" else "")
+    shares = wants_to_share and requested != "cpu" and num_gpus >= 1 and num_engines == 2
+    if requested == "cuda" and placement == "shared" and num_gpus < 1:
+        raise RecipeError("device.placement = 'shared' needs a GPU, the cluster has none: add one, or set device.kind to 'auto' or 'cpu'.")
     if requested == "cuda" and num_gpus < num_engines and not shares:
         raise RecipeError(
             f"device.kind = 'cuda' needs {num_engines} GPUs (learner.num_ranks + generator.replicas), the cluster has {num_gpus:g}: "
-            "lower one of these, or set device.kind to 'auto' or 'cpu'."
+            "lower one of these, set device.placement to 'shared' (one learner and one generator on one GPU), or device.kind to 'auto' or "
+            "'cpu'."
         )
     if requested == "cpu":
-        return _cpu("device.kind = 'cpu'", weight_transport)
+        return _cpu("device.kind = 'cpu'", weight_transport, num_nodes)
     if shares:
-        return _cuda("driver.weight_transport = 'ipc': learner and generator share one GPU", weight_transport, gpus_per_engine=0.5)
+        named = "device.placement = 'shared'" if placement == "shared" else "driver.weight_transport = 'ipc'"
+        return _cuda(f"{named}: learner and generator share one GPU", weight_transport, gpus_per_engine=0.5)
     if num_gpus >= num_engines:
         return _cuda(f"the cluster has {num_gpus:g} GPUs for {num_engines} engines", weight_transport, gpus_per_engine=1)
-    return _cpu(f"the cluster has {num_gpus:g} GPUs, {num_engines} engines need one each", weight_transport)
+    return _cpu(f"the cluster has {num_gpus:g} GPUs, {num_engines} engines need one each", weight_transport, num_nodes)
 
 
-def _choose_transport(requested: str, kind: DeviceKind, gpus_per_engine: float) -> tuple[WeightTransport, str]:
+def _choose_transport(requested: str, kind: DeviceKind, gpus_per_engine: float, num_nodes: int = 1) -> tuple[WeightTransport, str]:
     """How weights go, and why.
 
     Raises:
         RecipeError: the recipe names a transport that cannot work here.
     """
     best: WeightTransport
-    if kind == "cpu":
+    if kind == "cpu" and num_nodes > 1:
+        best, why = "object_store", f"the engines run on the CPU, and the cluster has {num_nodes} nodes"
+    elif kind == "cpu":
         best, why = "shared_memory", "the engines run on the CPU"
     elif gpus_per_engine < 1:
         best, why = "ipc", "learner and generator share one GPU, where NCCL allows one rank only"
@@ -81,14 +102,16 @@ def _choose_transport(requested: str, kind: DeviceKind, gpus_per_engine: float) 
         return best, why
     if requested == "shared_memory":
         return "shared_memory", "driver.weight_transport = 'shared_memory'"
+    if requested == "object_store":
+        return "object_store", "driver.weight_transport = 'object_store'"
     needs = "a GPU for learner and generators each" if requested == "nccl" else "one learner and one generator on one GPU"
     raise RecipeError(
         f"driver.weight_transport = {requested!r} needs {needs}; here {why}. Set it to 'auto' (which takes {best!r}) or 'shared_memory'."
     )
 
 
-def _cpu(reason: str, weight_transport: str) -> Device:
-    transport, transport_reason = _choose_transport(weight_transport, "cpu", 0)
+def _cpu(reason: str, weight_transport: str, num_nodes: int) -> Device:
+    transport, transport_reason = _choose_transport(weight_transport, "cpu", 0, num_nodes)
     return Device(
         kind="cpu",
         reason=reason,
@@ -141,6 +164,27 @@ def peak_memory_gib(kind: DeviceKind) -> float:
     import torch
 
     return float(torch.cuda.max_memory_allocated()) / 2**30
+
+
+def limit_gpu_memory(device: Device, share: float) -> None:
+    """Keep this process's tensors within a share of its GPU, where it has a half of one: the other engine counts on the rest.
+
+    Args:
+        device: of the run.
+        share: of the GPU's memory, above 0 and at most 1.
+    """
+    if device.shares_gpu:
+        import torch
+
+        torch.cuda.set_per_process_memory_fraction(share)
+
+
+def release_cached_memory(device: Device) -> None:
+    """Give what PyTorch keeps for its next tensors back to the GPU, so that the other engine can take it."""
+    if device.shares_gpu:
+        import torch
+
+        torch.cuda.empty_cache()
 
 
 def attention_implementation(requested: str, kind: DeviceKind, dtype: str) -> tuple[str, str]:

@@ -27,6 +27,7 @@ from mathrl_ray.driver.console import Console, protocol
 from mathrl_ray.driver.digests import run_digests
 from mathrl_ray.driver.environment import describe_environment
 from mathrl_ray.driver.mirror import check_mirror, mirrored
+from mathrl_ray.driver.ray_metrics import shown_in_ray
 from mathrl_ray.driver.recorder import Recorder
 from mathrl_ray.driver.resume import Resumption, find_resumption
 from mathrl_ray.driver.run import Run
@@ -103,7 +104,8 @@ def run_job(recipe: Recipe, stages: Sequence[StageName], stopping: Stopping) -> 
             recorder.digests(_digests(recipe, inputs))
             console.say(f"run directory {recorder.folder}")
             console.say(f"dashboard {dashboard_url() or 'is off'}; engines on {device.kind}, since {device.reason}")
-            with shown(recorder, recipe, stages, console, lambda: stopping.requested):
+            in_ray = shown_in_ray(recorder, recipe.driver.max_staleness, console.say, lambda: stopping.requested)
+            with in_ray, shown(recorder, recipe, stages, console, lambda: stopping.requested):
                 summaries = asyncio.run(_with_actors(job, device, recorder))
     console.table(summaries, caption=protocol(recipe))
     console.say(f"run directory {recorder.folder}")

@@ -209,6 +209,32 @@ def _driver_contradictions(recipe: Recipe) -> Iterator[str]:
             f'driver.weight_transport = "ipc" is for one learner and one generator on one GPU, not for generator.replicas = '
             f'{generator.replicas} and learner.num_ranks = {recipe.learner.num_ranks}: set both to 1, or the transport to "auto".'
         )
+    yield from _sharing_contradictions(recipe)
+
+
+def _sharing_contradictions(recipe: Recipe) -> Iterator[str]:
+    """Of one GPU for both engines."""
+    driver, generator, learner = recipe.driver, recipe.generator, recipe.learner
+    shares = recipe.device.placement == "shared" or driver.weight_transport == "ipc"
+    if recipe.device.placement == "shared" and (generator.replicas > 1 or learner.num_ranks > 1):
+        yield (
+            f'device.placement = "shared" is for one learner and one generator on one GPU, not for generator.replicas = '
+            f'{generator.replicas} and learner.num_ranks = {learner.num_ranks}: set both to 1, or the placement to "separate".'
+        )
+    if recipe.device.placement == "shared" and driver.weight_transport == "nccl":
+        yield (
+            'device.placement = "shared" with driver.weight_transport = "nccl", which refuses two ranks on one GPU: '
+            'set the latter to "auto".'
+        )
+    if recipe.device.placement == "shared" and recipe.device.kind == "cpu":
+        yield 'device.placement = "shared" shares a GPU, and device.kind = "cpu": remove one of them.'
+    if generator.sleep and not shares:
+        yield 'generator.sleep = true without device.placement = "shared": a generator with a GPU of its own has nobody to make room for.'
+    if generator.sleep and driver.max_staleness > 0:
+        yield (
+            f"generator.sleep = true with driver.max_staleness = {driver.max_staleness}: the generator would have to sample while it "
+            "sleeps. Set driver.max_staleness = 0, or generator.sleep = false where both engines fit."
+        )
 
 
 def _loss_contradictions(recipe: Recipe) -> Iterator[str]:

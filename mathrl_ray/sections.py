@@ -133,11 +133,34 @@ class GeneratorSection(Section):
     max_sequences: PositiveInt = Field(256, description="responses decoded at once by one replica")
     num_threads: PositiveInt = Field(1, description="CPU threads of one replica's engine")
     kv_cache_gib: PositiveFloat = Field(1.0, description="memory for the KV cache where the engine runs on the CPU")
-    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = 0.85
+    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.85, description="share of its GPU that an engine takes: weights, activations, and the KV cache with the rest of it"
+    )
+    gpu_kv_cache_gib: NonNegativeFloat = Field(
+        0, description="memory for the KV cache on a GPU, in place of what gpu_memory_utilization leaves; 0: that"
+    )
+    kv_cache_dtype: Literal["auto", "bfloat16", "fp8_e4m3", "fp8_e5m2"] = Field(
+        "auto", description="of the KV cache; auto: model.dtype. fp8 holds twice the tokens, and moves log-probs away from the learner's"
+    )
+    prefix_caching: bool = Field(True, description="siblings share their prompt's KV cache; off in any case with kv_on_update = keep")
+    chunked_prefill: bool = Field(True, description="long prompts are read in parts between decoding steps; never on the CPU")
+    max_batched_tokens: PositiveInt = Field(8192, description="tokens that one engine step may take; raised to model.max_length")
+    cuda_graphs: bool = Field(True, description="decode by recorded CUDA graphs: faster, for some memory and a slower start; GPUs only")
+    sleep: bool = Field(
+        False,
+        description="on one GPU with the learner: give the memory of weights and KV cache back while the learner trains, and take it again "
+        "with the next request; needs driver.max_staleness = 0",
+    )
     kv_on_update: Literal["recompute", "keep"] = Field(
         "recompute", description="the KV cache of responses in flight when new weights come; keep: it stays the old weights'"
     )
     limit_s: PositiveFloat = Field(600, description="longest wait for the responses to one prompt")
+
+    @property
+    def share_left(self) -> float:
+        """What the learner may take of a GPU that it shares with the generator: the rest, less 2 % for both engines' contexts; nearly all
+        of it while the generator sleeps."""
+        return 0.95 if self.sleep else max(0.02, 0.98 - self.gpu_memory_utilization)
 
 
 class LearnerSection(Section):
@@ -224,6 +247,11 @@ class RewardSection(Section):
 
 class DeviceSection(Section):
     kind: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: GPUs when the cluster has enough of them")
+    placement: Literal["separate", "shared"] = Field(
+        "separate",
+        description="separate: a GPU for each learner rank and each generator. shared: one GPU for the one learner and the one generator, "
+        "by fixed shares: generator.gpu_memory_utilization of it is the generator's, the rest the learner's",
+    )
 
 
 class DriverSection(Section):
@@ -234,7 +262,11 @@ class DriverSection(Section):
         "too old, or train on it with loss.correction",
     )
     in_flight_updates: bool = Field(True, description="new weights in the middle of responses; false: after those in flight have ended")
-    weight_transport: Literal["auto", "shared_memory", "nccl", "ipc"] = Field("auto", description="auto: what the devices allow")
+    weight_transport: Literal["auto", "shared_memory", "object_store", "nccl", "ipc"] = Field(
+        "auto",
+        description="auto: what the devices allow. shared_memory: all on one node. object_store: that, and Ray's object store to "
+        "generators on other nodes",
+    )
     canary_every: PositiveInt = Field(1, description="publications from one canary to the next; each makes the learner wait for it")
     max_tries: PositiveInt = Field(3, description="times that a prompt is sent, before it is dropped and counted")
     max_restarts: NonNegativeInt = Field(10, description="generators that one run replaces before it ends, and scorers likewise")

@@ -224,6 +224,25 @@ class PolicyUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """What one engine did since it was last asked. Made by a generator, read by the driver (engine_numbers.py).
+
+    Example: EngineStatistics(kv_cache_usage_max=0.12, num_preemptions=0, num_prefix_queries=5120, num_prefix_hits=4480,
+                              num_running_max=256, num_waiting_max=31)
+    """
+
+    kv_cache_usage_max: float
+    """Share of the KV cache in use, at its highest."""
+    num_preemptions: int
+    """Requests that lost their place in the cache, and are computed again."""
+    num_prefix_queries: int
+    """Prompt tokens looked for in the prefix cache."""
+    num_prefix_hits: int
+    num_running_max: int
+    num_waiting_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class TensorEntry:
     """Where one tensor lies in a published block of weights."""
 
@@ -235,7 +254,7 @@ class TensorEntry:
     offset_bytes: int
 
 
-WeightTransport = Literal["shared_memory", "nccl", "ipc"]
+WeightTransport = Literal["shared_memory", "object_store", "nccl", "ipc"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +273,14 @@ class WeightManifest:
 
     policy_version: int
     path: str
-    """A file in shared memory that holds every tensor at its offset; "" where the transport is another."""
+    """A file in shared memory that holds every tensor at its offset; "" where the transport has none."""
     tensors: tuple[TensorEntry, ...]
     transport: WeightTransport = "shared_memory"
+
+    @property
+    def is_for_all_at_once(self) -> bool:
+        """Whether learner and generators meet for a transfer, which all of them take part in; else each generator reads by itself."""
+        return self.transport in ("nccl", "ipc")
 
     @property
     def names(self) -> frozenset[str]:

@@ -15,6 +15,7 @@ from typing import Any
 from mathrl_ray.actors.interfaces import ActorError
 from mathrl_ray.types import (
     Completion,
+    EngineStatistics,
     GenerationRequest,
     Grade,
     PolicyUpdate,
@@ -188,6 +189,11 @@ class FakeGenerator:
 
     async def abort(self) -> None:
         await self._act("abort")
+
+    async def engine_statistics(self) -> EngineStatistics:
+        if self.is_dead:
+            raise ActorError(f"{self.name} died in engine_statistics()")
+        return EngineStatistics(0.5, 1, 8, 2, 4, 1)
 
     async def restart(self) -> None:
         await self._act("restart")

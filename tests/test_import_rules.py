@@ -27,9 +27,15 @@ LAYERS = (
 """Each layer may import itself and those before it."""
 
 ENGINE_OWNERS = {
-    "ray": {"actors/nodes.py", "actors/placement.py", "actors/remote.py"},
+    "ray": {"actors/engine_statistics.py", "actors/nodes.py", "actors/placement.py", "actors/remote.py", "driver/ray_metrics.py"},
     "deepspeed": {"actors/process_group.py", "actors/deepspeed_engine.py"},
-    "vllm": {"actors/generator.py", "weight_sync/receiver.py", "weight_sync/sender.py", "weight_sync/vllm_engine.py"},
+    "vllm": {
+        "actors/engine_statistics.py",
+        "actors/generator.py",
+        "weight_sync/receiver.py",
+        "weight_sync/sender.py",
+        "weight_sync/vllm_engine.py",
+    },
 }
 
 

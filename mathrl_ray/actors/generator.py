@@ -20,14 +20,23 @@ from typing import Any
 import psutil
 from safetensors import safe_open
 
+from mathrl_ray.actors.engine_statistics import EngineNotes, stat_loggers
 from mathrl_ray.actors.watchdog import Watchdog
 from mathrl_ray.config import Recipe, RecipeError
 from mathrl_ray.device import Device
-from mathrl_ray.types import OWN_DISTRIBUTION, Completion, GenerationRequest, SamplingSettings, WeightManifest, WeightMeeting
+from mathrl_ray.types import (
+    OWN_DISTRIBUTION,
+    Completion,
+    EngineStatistics,
+    GenerationRequest,
+    SamplingSettings,
+    WeightManifest,
+    WeightMeeting,
+)
+from mathrl_ray.weight_sync.carried_block import CarriedBlock
 from mathrl_ray.weight_sync.receiver import Receiver, receiver_for
+from mathrl_ray.weight_sync.shared_memory import SHARED_MEMORY_FOLDER, block_prefix
 
-MAX_BATCHED_TOKENS = 8192
-"""Prompt tokens that one engine step may take; at least model.max_length, since prefill is not chunked on every device."""
 SHUTDOWN_GRACE_S = 1.0
 """What the engine's processes get to end by themselves; nothing of theirs needs saving."""
 NOTE_EVERY_S = 0.5
@@ -59,12 +68,15 @@ class Generator:
         self._processes: list[BaseProcess] = []
         """The engine's, which this one has started."""
         self._receiver: Receiver | None = None
+        self._carried = CarriedBlock()
         # The engine's sockets, which it never removes, go into a folder that is.
         self._sockets = tempfile.TemporaryDirectory(prefix="mathrl-", ignore_cleanup_errors=True)
         self._watchdog: Watchdog | None = None
         self._request_ids: set[str] = set()
         """Of the requests that the engine works on and that `abort` ends."""
         self._is_stopping = False
+        self._notes = EngineNotes()
+        self._is_asleep, self._falling_asleep = False, asyncio.Lock()
 
     async def preload(self, recipe: Recipe, device: Device) -> None:
         """Set the process's environment and import the engine, which takes seconds, while the driver still prepares."""
@@ -73,7 +85,8 @@ class Generator:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         if self._watchdog is None:
-            self._watchdog = await asyncio.to_thread(Watchdog, folders=[self._sockets.name])
+            blocks = f"{SHARED_MEMORY_FOLDER}/{block_prefix()}*"
+            self._watchdog = await asyncio.to_thread(Watchdog, patterns=[blocks], folders=[self._sockets.name])
         await asyncio.to_thread(importlib.import_module, "vllm.v1.engine.async_llm")
 
     async def setup(self, recipe: Recipe, device: Device, model_folder: str) -> GeneratorFacts:
@@ -87,7 +100,8 @@ class Generator:
         self._clears_cache = recipe.generator.kv_on_update == "recompute"
         # The constructor blocks while the engine's processes start: in a thread, so that this actor can still be asked and ended.
         async with self._noting():
-            self._engine = await asyncio.to_thread(AsyncLLM.from_engine_args, engine_arguments(recipe, device, model_folder))
+            arguments, loggers = engine_arguments(recipe, device, model_folder), stat_loggers(self._notes)
+            self._engine = await asyncio.to_thread(AsyncLLM.from_engine_args, arguments, stat_loggers=loggers)
         self._shared_memory_files, self._processes = _shared_memory_files(), multiprocessing.active_children()
         await self._engine.update_weight_version("0")
         return GeneratorFacts(self._stop_token_ids())
@@ -126,6 +140,7 @@ class Generator:
             RuntimeError: the engine has died, or failed in an update.
         """
         self._check_usable()
+        await self._wake()
         tasks = [asyncio.ensure_future(self._complete(request)) for request in requests]
         try:
             return list(await asyncio.gather(*tasks))
@@ -173,6 +188,28 @@ class Generator:
             await self._engine.abort(list(self._request_ids))
             await asyncio.sleep(ABORT_AGAIN_S)
 
+    async def engine_statistics(self) -> EngineStatistics:
+        """Of the engine, since the last call."""
+        return self._notes.take()
+
+    async def sleep(self) -> None:
+        """Give the GPU's memory back, weights to the host's, once nothing is in flight; the next request or update wakes the engine.
+
+        Raises:
+            RuntimeError: the engine has died, or failed in an update.
+        """
+        self._check_usable()
+        async with self._falling_asleep:
+            if not self._is_asleep:
+                self._is_asleep = True  # first: a call that is given up half-way leaves an engine that must be woken
+                await self._engine.sleep(level=1, mode="wait")
+
+    async def _wake(self) -> None:
+        async with self._falling_asleep:
+            if self._is_asleep:
+                await self._engine.wake_up()
+                self._is_asleep = False
+
     def _sampling_params(self, sampling: SamplingSettings, seed: int) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -202,8 +239,12 @@ class Generator:
         except Exception as error:  # plain, as in `_complete`
             raise RuntimeError(f"the meeting with the learner failed: {error}") from error
 
-    async def apply_weights(self, manifest: WeightManifest) -> float:
+    async def apply_weights(self, manifest: WeightManifest, block: Any = None) -> float:
         """Freeze requests in flight, load the weights, clear the cache (or keep it), go on. Returns seconds that generation stood still.
+
+        Args:
+            manifest: what was published.
+            block: the bytes of `manifest.path`, [num_bytes] uint8, where that is on another machine.
 
         Raises:
             ValueError: the names differ from those of the folder that the engine was started on; nothing was changed.
@@ -217,6 +258,8 @@ class Generator:
         except ValueError as error:
             await self._receiver.refuse(str(error))
             raise
+        if block is not None:
+            manifest = await asyncio.to_thread(self._carried.take, manifest, block)
         await self._receiver.prepare(manifest)
         try:
             stopped = await self._unless_dead(self._update(manifest))
@@ -231,6 +274,7 @@ class Generator:
     async def _update(self, manifest: WeightManifest) -> float:
         """Returns when generation stood still."""
         assert self._receiver is not None
+        await self._wake()
         await self._engine.pause_generation(mode="keep", clear_cache=self._clears_cache)
         stopped = time.monotonic() - PAUSE_TAIL_S
         await self._receiver.update(self._engine, manifest)
@@ -268,6 +312,7 @@ class Generator:
             self._engine = None
         if self._receiver is not None:
             self._receiver.close()
+        self._carried.close()
         for file in self._shared_memory_files:
             file.unlink(missing_ok=True)
         self._sockets.cleanup()  # what is left now, the watchdog removes when this process has ended
@@ -289,6 +334,7 @@ def engine_arguments(recipe: Recipe, device: Device, model_folder: str) -> Any:
     from vllm import AsyncEngineArgs
 
     generator = recipe.generator
+    cache_gib = generator.kv_cache_gib if device.sizes_kv_cache else generator.gpu_kv_cache_gib
     arguments = {
         "model": model_folder,
         "trust_remote_code": recipe.model.trust_remote_code,
@@ -296,13 +342,17 @@ def engine_arguments(recipe: Recipe, device: Device, model_folder: str) -> Any:
         "dtype": recipe.model.dtype,
         "max_model_len": recipe.model.max_length,
         "max_num_seqs": generator.max_sequences + recipe.driver.canary_prompts,  # a canary does not queue behind a full engine
-        "max_num_batched_tokens": max(recipe.model.max_length, MAX_BATCHED_TOKENS),
-        "kv_cache_memory_bytes": int(generator.kv_cache_gib * 2**30) if device.sizes_kv_cache else None,
+        "max_num_batched_tokens": max(recipe.model.max_length, generator.max_batched_tokens),  # prefill is not chunked on every device
+        "enable_chunked_prefill": generator.chunked_prefill,
+        "enforce_eager": not generator.cuda_graphs,
+        "enable_sleep_mode": generator.sleep,
+        "kv_cache_dtype": generator.kv_cache_dtype,
+        "kv_cache_memory_bytes": int(cache_gib * 2**30) or None,
         "gpu_memory_utilization": generator.gpu_memory_utilization,
-        "enable_prefix_caching": generator.kv_on_update == "recompute",
+        "enable_prefix_caching": generator.prefix_caching and generator.kv_on_update == "recompute",
         "seed": recipe.run.seed,
         "logprobs_mode": "processed_logprobs",  # after temperature and min_tokens: what training compares with
-        "disable_log_stats": True,
+        "disable_log_stats": True,  # vLLM's own loggers; those of engine_statistics.py are told all the same
     }
     return AsyncEngineArgs(**{**arguments, **_transfer_arguments(device), **device.generator_arguments})
 
@@ -313,7 +363,7 @@ def _transfer_arguments(device: Device) -> dict[str, Any]:
 
     from mathrl_ray.weight_sync.vllm_engine import BACKEND, WORKER_EXTENSION
 
-    if device.weight_transport != "shared_memory":
+    if not device.writes_block:
         return {"weight_transfer_config": WeightTransferConfig(backend=device.weight_transport)}
     return {"weight_transfer_config": WeightTransferConfig(backend=BACKEND), "worker_extension_cls": WORKER_EXTENSION}
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from mathrl_ray.types import (
     Completion,
+    EngineStatistics,
     GenerationRequest,
     Grade,
     PolicyUpdate,
@@ -52,6 +53,10 @@ class Generator(Protocol):
 
     async def abort(self) -> None:
         """End all generation, for good: what is in flight, and comes later, is answered as far as it is, with finish_reason abort."""
+        ...
+
+    async def engine_statistics(self) -> EngineStatistics:
+        """What the engine says of itself since the last call; at once."""
         ...
 
     async def restart(self) -> None:

@@ -23,7 +23,7 @@ from mathrl_ray.core.schedule import learning_rate_at
 from mathrl_ray.core.statistics import mean_importance_ratio, mismatch_kl
 from mathrl_ray.core.throughput import peak_flops, training_flops
 from mathrl_ray.custom import load_function
-from mathrl_ray.device import Device, attention_implementation, device_name, peak_memory_gib
+from mathrl_ray.device import Device, attention_implementation, device_name, limit_gpu_memory, peak_memory_gib, release_cached_memory
 from mathrl_ray.types import (
     OWN_DISTRIBUTION,
     PolicyUpdate,
@@ -77,6 +77,7 @@ class Learner:
             ValueError: the recipe asks for an attention implementation that cannot work here, or for a loss that cannot be loaded.
         """
         self._given_recipe, self._recipe, self._device = recipe, recipe, device
+        limit_gpu_memory(device, recipe.generator.share_left)
         self._attention, reason = attention_implementation(recipe.learner.attention, device.kind, recipe.model.dtype)
         self._loss = self._loss_function()
         self._publisher = publisher_for(
@@ -247,7 +248,18 @@ class Learner:
         Shared memory is written here, in place: every generator must have applied what was published before.
         """
         self._policy_version = policy_version
+        release_cached_memory(self._device)
         return self._publishing.publish(policy_version, self._engine)
+
+    def published_block(self, manifest: WeightManifest) -> tuple[int, Any]:
+        """(policy_version, bytes [num_bytes] uint8) of what was published, for generators that cannot see this machine's shared memory.
+
+        Raises:
+            BlockError: it is not there any more, or of another version.
+        """
+        from mathrl_ray.weight_sync.carried_block import block_bytes
+
+        return manifest.policy_version, block_bytes(manifest)
 
     def send_weights(self, manifest: WeightManifest) -> None:
         """Send what was published while the generators apply it, where the transport does that."""

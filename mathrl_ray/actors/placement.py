@@ -9,9 +9,10 @@ import functools
 import itertools
 import json
 import os
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -38,6 +39,7 @@ from mathrl_ray.actors.remote import (
     RemoteScorer,
     Replaceable,
     answer,
+    on_machine_of,
 )
 from mathrl_ray.actors.scorer import Scorer
 from mathrl_ray.actors.watchdog import Watchdog
@@ -122,10 +124,11 @@ def plan_device(recipe: Recipe) -> Device:
         RecipeError: the cluster has less than the recipe asks for; wanted stands beside available.
     """
     resources = ray.cluster_resources()
-    return plan_for(recipe, num_cpus=resources.get("CPU", 0), num_gpus=resources.get("GPU", 0))
+    num_nodes = sum(node["Alive"] for node in ray.nodes())
+    return plan_for(recipe, num_cpus=resources.get("CPU", 0), num_gpus=resources.get("GPU", 0), num_nodes=num_nodes)
 
 
-def plan_for(recipe: Recipe, *, num_cpus: float, num_gpus: float) -> Device:
+def plan_for(recipe: Recipe, *, num_cpus: float, num_gpus: float, num_nodes: int = 1) -> Device:
     """As `plan_device`, for a cluster that has these, or would have them once Ray is started."""
     num_engines = recipe.learner.num_ranks + recipe.generator.replicas
     wanted, available = engine_cpus(recipe), num_cpus
@@ -134,8 +137,19 @@ def plan_for(recipe: Recipe, *, num_cpus: float, num_gpus: float) -> Device:
             f"the run needs {wanted} CPUs (learner.num_ranks {recipe.learner.num_ranks} + generator.replicas {recipe.generator.replicas}), "
             f"the cluster has {available:g}: lower learner.num_ranks or generator.replicas, or add a node."
         )
-    transport = recipe.driver.weight_transport
-    return choose_device(recipe.device.kind, num_gpus=num_gpus, num_engines=num_engines, weight_transport=transport)
+    device = choose_device(
+        recipe.device.kind,
+        num_gpus=num_gpus,
+        num_engines=num_engines,
+        weight_transport=recipe.driver.weight_transport,
+        placement=recipe.device.placement,
+        num_nodes=num_nodes,
+    )
+    if recipe.generator.sleep and not device.shares_gpu:
+        raise RecipeError(
+            f"generator.sleep = true is for a GPU that learner and generator share; here {device.reason}. Set it to false, or use a GPU."
+        )
+    return device
 
 
 def engine_cpus(recipe: Recipe) -> int:
@@ -151,8 +165,7 @@ def engine_threads(recipe: Recipe) -> int:
 
 def engine_gpus(recipe: Recipe, device: Device) -> float:
     """And GPUs: one each, or one together."""
-    is_shared = 0 < device.gpus_per_engine < 1
-    return 1.0 if is_shared else device.gpus_per_engine * (recipe.learner.num_ranks + recipe.generator.replicas)
+    return 1.0 if device.shares_gpu else device.gpus_per_engine * (recipe.learner.num_ranks + recipe.generator.replicas)
 
 
 @dataclass
@@ -191,7 +204,7 @@ class Placement:
 
     def _new_generator(self, name: str) -> Any:
         options = {"num_cpus": GENERATOR_CPUS, "num_gpus": self.device.gpus_per_engine, "max_concurrency": MAX_CALLS}
-        if self._shares_gpu:
+        if self.device.shares_gpu:
             options["scheduling_strategy"] = self._bundle(0)
         return self._create(Generator, name, **options)
 
@@ -200,16 +213,11 @@ class Placement:
         arguments = (scorer.limit_s, int(scorer.memory_gib * 2**30), scorer.num_processes, functions)
         return self._create(Scorer, name, *arguments, num_cpus=0, num_gpus=0, max_concurrency=MAX_CALLS)
 
-    @property
-    def _shares_gpu(self) -> bool:
-        """Whether the learner and the generator are on one GPU."""
-        return 0 < self.device.gpus_per_engine < 1
-
     def _create_ranks(self) -> None:
         """One learner actor a rank, reserved together: all or none, and close to each other; with the generator where it shares a GPU."""
         num_ranks, gpus = self.recipe.learner.num_ranks, self.device.gpus_per_engine
         bundle: dict[str, float] = {"CPU": LEARNER_CPUS, "GPU": gpus} if gpus else {"CPU": LEARNER_CPUS}
-        if self._shares_gpu:
+        if self.device.shares_gpu:
             bundle = {"CPU": LEARNER_CPUS + GENERATOR_CPUS, "GPU": 1}
         self._rank_group = placement_group([bundle] * num_ranks, strategy="PACK")
         for rank in range(num_ranks):
@@ -243,10 +251,16 @@ class Placement:
         self._places = {engine.name: place for engine, place in zip(engines, places, strict=True)}
         self._check_gpus()
         self._check_transport()
+        await self._check_model(model_folder)
         await asyncio.gather(*(each.locate(limit) for each in self._scorers))
         preloads = zip(self._ranks, self._preloads, strict=True)
         await asyncio.gather(*(answer(reference, rank.name, "preload", limit=limit) for rank, reference in preloads))
         self._learner = learner = RemoteLearner([rank.handle for rank in self._ranks], recipe)
+        if self.device.weight_transport == "object_store":
+            learner.carry_to(self._generators, self._places["learner-0"].node)
+        if recipe.generator.sleep:
+            learner.before_training = self._put_generators_to_sleep
+        # The learner takes no memory of a GPU before `start_stage`: an engine that is measuring what is free would not bear it.
         learner_facts, *others = await asyncio.gather(
             learner.on_all_ranks("setup", recipe, self.device, limit=limit),
             *(each.set_up(recipe, self.device, model_folder) for each in self._generators),
@@ -254,6 +268,9 @@ class Placement:
         )
         stop_token_ids = others[0].stop_token_ids
         return Actors(learner, tuple(self._generators), tuple(self._scorers), stop_token_ids), learner_facts
+
+    async def _put_generators_to_sleep(self) -> None:
+        await asyncio.gather(*(each.sleep() for each in self._generators))
 
     def _moved(self, name: str, place: Place | None) -> None:
         """A generator has left its place (None), or its replacement has one, perhaps on another node or GPU."""
@@ -265,7 +282,7 @@ class Placement:
     def _check_gpus(self) -> None:
         if not gpus_are_right(self._places.values(), self.device.gpus_per_engine):
             found = {name: (place.node, place.gpus) for name, place in self._places.items()}
-            whose = "one GPU that all share" if self._shares_gpu else f"{self.device.gpus_per_engine:g} GPUs of its own"
+            whose = "one GPU that all share" if self.device.shares_gpu else f"{self.device.gpus_per_engine:g} GPUs of its own"
             raise RuntimeError(f"each engine needs {whose}, Ray gave (node, GPUs): {found}")
 
     def _check_transport(self) -> None:
@@ -278,9 +295,21 @@ class Placement:
         if away and self.device.weight_transport == "shared_memory":
             raise RecipeError(
                 f"{', '.join(away)} came to another node than learner-0, and driver.weight_transport is shared_memory "
-                f"({self.device.transport_reason}), which reaches one node only: lower generator.replicas so that all fit on one node, "
-                "or use GPUs, between which weights go by NCCL."
+                f"({self.device.transport_reason}), which reaches one node only: set it to 'auto' or 'object_store', or lower "
+                "generator.replicas so that all fit on one node."
             )
+
+    async def _check_model(self, folder: str) -> None:
+        """
+        Raises:
+            RecipeError: an engine's node does not have the model's folder; it is named.
+        """
+        engines = {name: place for name, place in self._places.items() if not name.startswith("scorer")}
+        found = await asyncio.gather(*(on_machine_of(place, _is_there, folder) for place in engines.values()))
+        hosts = {node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in ray.nodes()}
+        absent = {name: hosts[place.node] for (name, place), there in zip(engines.items(), found, strict=True) if there is False}
+        if absent:
+            raise RecipeError(absent_model_text(folder, absent))
 
     async def stop(self) -> None:
         """Let each actor end its processes, then end the actors; one that does not answer is ended all the same."""
@@ -309,6 +338,23 @@ def gpus_are_right(places: Collection[Place], gpus_per_engine: float) -> bool:
     if any(len(place.gpus) != ceil(gpus_per_engine) for place in places):
         return False
     return len(set(taken)) <= 1 if 0 < gpus_per_engine < 1 else len(set(taken)) == len(taken)
+
+
+def absent_model_text(folder: str, absent: Mapping[str, str]) -> str:
+    """
+    Args:
+        folder: of the model.
+        absent: engine -> the node that does not have it.
+    """
+    told = ", ".join(f"{name} is on {node}" for name, node in sorted(absent.items()))
+    return (
+        f"model.path = {folder} is not there on every node: {told}, which does not have it. Put it into a folder that all nodes see; of a "
+        "hub's name set HF_HOME to such a folder where the nodes' Ray is started."
+    )
+
+
+def _is_there(folder: str) -> bool:
+    return Path(folder).is_dir()
 
 
 def _rendezvous(_: Any) -> Rendezvous:

@@ -3,6 +3,7 @@
 Called by learner.py, on every rank, with the engine whose weights are meant. Knows weight_sync/; knows no generator.
 """
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 from mathrl_ray.actors.process_group import free_port
@@ -34,8 +35,8 @@ def publisher_for(transport: WeightTransport, *, rank: int, dtype: str, host: st
         host: this machine's address for generators.
         limit_s: driver.sync_limit_s.
     """
-    if transport == "shared_memory":
-        return SharedMemoryPublisher(rank, dtype)
+    if transport in ("shared_memory", "object_store"):
+        return SharedMemoryPublisher(transport, rank, dtype)
     return SendingPublisher(transport, rank, dtype, host, limit_s)
 
 
@@ -48,12 +49,12 @@ def go_through(engine: Any) -> None:
 class SharedMemoryPublisher:
     """Writes whole; nobody has to meet, and generators read by themselves. All of them must have applied before the next `publish`."""
 
-    def __init__(self, rank: int, dtype: str) -> None:
-        self._rank, self._dtype = rank, dtype
+    def __init__(self, transport: WeightTransport, rank: int, dtype: str) -> None:
+        self._transport, self._rank, self._dtype = transport, rank, dtype
         self._block: Any = None
 
     def invite(self, num_generators: int) -> WeightMeeting:
-        return WeightMeeting("shared_memory", num_generators=num_generators)
+        return WeightMeeting(self._transport, num_generators=num_generators)
 
     def meet(self, meeting: WeightMeeting, engine: Any) -> None:
         pass
@@ -69,7 +70,7 @@ class SharedMemoryPublisher:
         if self._block is None:
             self._block = SharedMemoryBlock(engine.weight_shapes(), getattr(torch, self._dtype))
         manifest: WeightManifest = self._block.write(engine.weights(), policy_version)
-        return manifest
+        return replace(manifest, transport=self._transport)
 
     def send(self, manifest: WeightManifest) -> None:
         pass

@@ -21,11 +21,13 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from mathrl_ray.actors.block_carrier import BlockCarrier
 from mathrl_ray.actors.footprint import GONE_LIMIT_S, LEAVING_LIMIT_S, Footprint, erase, footprint, process_id
 from mathrl_ray.actors.interfaces import ActorError
 from mathrl_ray.config import Recipe
 from mathrl_ray.types import (
     Completion,
+    EngineStatistics,
     GenerationRequest,
     Grade,
     PolicyUpdate,
@@ -40,6 +42,8 @@ from mathrl_ray.types import (
 )
 
 SHUTDOWN_LIMIT_S = 15.0
+STATISTICS_LIMIT_S = 5.0
+"""A row of metrics does not wait longer for numbers that are for looking at."""
 _NAME_LIMIT_S = 30.0
 _NAME_RETRY_S = 0.02
 _TASK_LIMIT_S = LEAVING_LIMIT_S + GONE_LIMIT_S + 20
@@ -113,7 +117,7 @@ def _place(_: Any) -> Place:
     return Place(ray.get_runtime_context().get_node_id(), tuple(ray.get_gpu_ids()), process_id(os.getpid()))
 
 
-async def _on_machine_of(place: Place, function: Callable[..., Any], *arguments: Any) -> Any:
+async def on_machine_of(place: Place, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function where an actor runs or ran: here, or in a Ray task there. None where that machine does not answer any more."""
     if place.node == ray.get_runtime_context().get_node_id():
         return await asyncio.to_thread(function, *arguments)
@@ -144,6 +148,11 @@ class PlacedActor:
         self._asked_place = handle.__ray_call__.remote(_place)  # before all other calls, which may take long
         self._left = Footprint()
 
+    @property
+    def place(self) -> Place | None:
+        """Where it runs, once `locate` has said so."""
+        return self._place
+
     async def locate(self, limit: Limit) -> Place:
         """Where it runs, once it does."""
         self._place = await answer(self._asked_place, self.name, "__init__", limit=limit)
@@ -155,7 +164,7 @@ class PlacedActor:
             with contextlib.suppress(ActorError):
                 await self.locate(Limit(SHUTDOWN_LIMIT_S, "fixed"))
         if self._place is not None:
-            self._left |= await _on_machine_of(self._place, footprint, self._place.process) or Footprint()
+            self._left |= await on_machine_of(self._place, footprint, self._place.process) or Footprint()
 
     async def end(self, limit_s: float = SHUTDOWN_LIMIT_S) -> None:
         """Let it end its processes, for which it gets `limit_s`, then remove it.
@@ -177,7 +186,7 @@ class PlacedActor:
         await self.note()
         ray.kill(self.handle)
         if self._place is not None:
-            stuck = await _on_machine_of(self._place, erase, self._left, self._place.process)
+            stuck = await on_machine_of(self._place, erase, self._left, self._place.process)
             if stuck:
                 raise ActorError(f"processes {stuck} of {self.name} did not end within {GONE_LIMIT_S:g} s of being killed")
 
@@ -286,6 +295,8 @@ class RemoteGenerator(Replaceable):
         super().__init__(name, create, recipe)
         self._generate_limit = Limit(recipe.generator.limit_s, "generator.limit_s")
         self._sync_limit = Limit(recipe.driver.sync_limit_s, "driver.sync_limit_s")
+        self.carrier: BlockCarrier | None = None
+        """Of weights to other nodes than the learner's, where the transport is the object store."""
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         limit = self._generate_limit
@@ -293,8 +304,18 @@ class RemoteGenerator(Replaceable):
         return completions
 
     async def apply_weights(self, manifest: WeightManifest) -> float:
-        pause_s: float = await call(self.handle, self.name, "apply_weights", manifest, limit=self._sync_limit)
+        if self.carrier is None or self.is_on(self.carrier.node):
+            return await self._apply(manifest)
+        return await self._apply(manifest, await self.carrier.block(manifest))
+
+    async def _apply(self, *arguments: Any) -> float:
+        pause_s: float = await call(self.handle, self.name, "apply_weights", *arguments, limit=self._sync_limit)
         return pause_s
+
+    def is_on(self, node: str) -> bool:
+        """Whether the present actor is on this node, as far as that is known."""
+        place = self._current.place
+        return place is None or place.node == node
 
     async def meet(self, meeting: WeightMeeting, index: int) -> None:
         await call(self.handle, self.name, "meet", meeting, index, limit=self._sync_limit)
@@ -302,13 +323,28 @@ class RemoteGenerator(Replaceable):
     async def abort(self) -> None:
         await call(self.handle, self.name, "abort", limit=self._sync_limit)
 
+    async def engine_statistics(self) -> EngineStatistics:
+        limit = Limit(STATISTICS_LIMIT_S, "fixed")
+        statistics: EngineStatistics = await call(self.handle, self.name, "engine_statistics", limit=limit)
+        return statistics
+
+    async def sleep(self) -> None:
+        await call(self.handle, self.name, "sleep", limit=self._generate_limit)
+
+
+async def _nothing() -> None:
+    pass
+
 
 class RemoteLearner:
     """`interfaces.Learner` over Ray: one actor a rank, all called at once with the same arguments; rank 0 answers for all."""
 
     def __init__(self, ranks: Sequence[Any], recipe: Recipe) -> None:
         self._ranks = ranks
+        self.before_training: Callable[[], Awaitable[None]] = _nothing
+        """Awaited before anything is loaded or trained: where the learner needs memory that generators hold."""
         self._published: str | None = None
+        self.carrier: BlockCarrier | None = None
         self._limit = Limit(recipe.learner.limit_s, "learner.limit_s")
         self._sync_limit = Limit(recipe.driver.sync_limit_s, "driver.sync_limit_s")
 
@@ -325,12 +361,15 @@ class RemoteLearner:
         return answers[0]
 
     async def start_stage(self, settings: StageSettings) -> None:
+        await self.before_training()
         await self.on_all_ranks("start_stage", settings, limit=self._limit)
 
     async def train_sft(self, batch: Sequence[SftExample]) -> dict[str, float]:
+        await self.before_training()
         return await self.on_all_ranks("train_sft", list(batch), limit=self._limit)
 
     async def train_policy(self, batch: Sequence[Trajectory], sampling: SamplingSettings) -> PolicyUpdate:
+        await self.before_training()
         return await self.on_all_ranks("train_policy", list(batch), sampling, limit=self._limit)
 
     async def response_statistics(self, sequences: Sequence[SftExample], sampling: SamplingSettings) -> list[ResponseStatistics]:
@@ -346,11 +385,26 @@ class RemoteLearner:
     async def publish(self, policy_version: int) -> WeightManifest:
         manifest: WeightManifest = await self.on_all_ranks("publish", policy_version, limit=self._sync_limit)
         self._published = manifest.path
+        if self.carrier is not None:
+            await self.carrier.published(manifest)
         return manifest
 
     async def send_weights(self, manifest: WeightManifest) -> None:
-        if manifest.transport != "shared_memory":  # which holds them since `publish`
+        if manifest.is_for_all_at_once:  # else shared memory holds them since `publish`
             await self.on_all_ranks("send_weights", manifest, limit=self._sync_limit)
+
+    def carry_to(self, generators: Sequence[RemoteGenerator], node: str) -> None:
+        """Let publications go through Ray's object store to generators that are not on `node`, the first rank's."""
+
+        def wait(made: Any) -> Awaitable[Any]:
+            return answer(made, "learner-0", "published_block", limit=self._sync_limit)
+
+        def is_needed() -> bool:
+            return not all(generator.is_on(node) for generator in generators)
+
+        self.carrier = BlockCarrier(self._ranks[0], node, is_needed, wait)
+        for generator in generators:
+            generator.carrier = self.carrier
 
     def remove_published(self) -> None:
         """Remove the published weights of a learner that was ended by force, if its memory is this machine's."""

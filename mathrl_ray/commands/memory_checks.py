@@ -113,7 +113,14 @@ class _Case:
 
     @property
     def token_bytes(self) -> int:
-        return kv_bytes_per_token(self.model.shape, self.recipe.model.dtype)
+        bytes_in_model_dtype = kv_bytes_per_token(self.model.shape, self.recipe.model.dtype)
+        match self.recipe.generator.kv_cache_dtype:
+            case "auto":
+                return bytes_in_model_dtype
+            case "bfloat16":
+                return kv_bytes_per_token(self.model.shape, "bfloat16")
+            case "fp8_e4m3" | "fp8_e5m2":
+                return kv_bytes_per_token(self.model.shape, "bfloat16") // 2
 
 
 def _verdict(needed: float, limit: float) -> Verdict:
@@ -150,7 +157,7 @@ def _host_memory(case: _Case) -> _HostMemory:
     on_host = case.device.kind == "cpu"
     return _HostMemory(
         generators=recipe.generator.replicas * (GENERATOR_PROCESSES_BYTES + case.cache_bytes + on_host * weights),
-        published=weights * len(case.nodes) if case.device.weight_transport == "shared_memory" else 0,
+        published=weights * len(case.nodes) if case.device.writes_block else 0,
         scorers=recipe.scorer.num_actors * (SCORER_PROCESS_BYTES + recipe.scorer.num_processes * GRADING_PROCESS_BYTES),
         learner=LEARNER_PROCESS_BYTES + learner.host + on_host * learner.peak,
         num_ranks=recipe.learner.num_ranks,
@@ -285,8 +292,14 @@ def _learner_on_gpu(case: _Case, gpu: Gpu, known: Sequence[Gpu]) -> Finding:
 
 
 def _learner_limit(case: _Case, gpu: Gpu) -> int:
-    generator = _share(case, gpu) if case.device.gpus_per_engine < 1 else 0
-    return max(0, int(_free(gpu) - generator) - GPU_CONTEXT_BYTES)
+    return max(0, int(_free(gpu) - _generator_bytes(case, gpu)) - GPU_CONTEXT_BYTES)
+
+
+def _generator_bytes(case: _Case, gpu: Gpu) -> float:
+    """What the generator holds of the learner's GPU while that trains."""
+    if not case.device.shares_gpu or case.recipe.generator.sleep:
+        return 0
+    return _share(case, gpu)
 
 
 def _learner_change(case: _Case, limit: int) -> str:
@@ -296,7 +309,8 @@ def _learner_change(case: _Case, limit: int) -> str:
 
 
 def _gpu_cache_bytes(case: _Case, gpu: Gpu) -> int:
-    return int(min(_share(case, gpu), _free(gpu))) - case.model.weight_bytes(case.recipe) - VLLM_WORKSPACE_BYTES
+    left = int(min(_share(case, gpu), _free(gpu))) - case.model.weight_bytes(case.recipe) - VLLM_WORKSPACE_BYTES
+    return min(left, int(case.recipe.generator.gpu_kv_cache_gib * 2**30)) if case.recipe.generator.gpu_kv_cache_gib else left
 
 
 def _kv_cache(case: _Case, cache_bytes: int, key: str) -> Finding:

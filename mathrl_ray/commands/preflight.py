@@ -306,7 +306,7 @@ def _device(site: _Site) -> Device | None:
     """None where the machines have too little, which is a finding already."""
     num_cpus, num_gpus = sum(node.num_cpus for node in site.nodes), sum(node.num_gpus for node in site.nodes)
     try:
-        return plan_for(site.recipe, num_cpus=num_cpus, num_gpus=num_gpus)
+        return plan_for(site.recipe, num_cpus=num_cpus, num_gpus=num_gpus, num_nodes=len(site.nodes))
     except RecipeError:
         return None
 

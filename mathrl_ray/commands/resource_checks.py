@@ -62,7 +62,7 @@ def check_threads(recipe: Recipe, nodes: Sequence[NodeFacts]) -> Iterator[Findin
 
 def check_shared_memory(recipe: Recipe, device: Device, nodes: Sequence[NodeFacts], model: ModelNeeds) -> Finding:
     """The published weights lie there whole, and each engine's message queues."""
-    weights = model.weight_bytes(recipe) if device.weight_transport == "shared_memory" else 0
+    weights = model.weight_bytes(recipe) if device.writes_block else 0
     queues = VLLM_QUEUE_BYTES * recipe.generator.replicas
     least = min(engine_nodes(device, nodes), key=lambda node: node.shm_bytes)
     verdict: Verdict = "failed" if least.shm_bytes < weights else "warning" if least.shm_bytes < weights + queues else "ok"

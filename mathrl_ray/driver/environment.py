@@ -27,7 +27,13 @@ def describe_environment(recipe: Recipe, device: Device, learner_facts: dict[str
             "num_cpus": os.cpu_count(),
             "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         },
-        "device": {"kind": device.kind, "reason": device.reason, **learner_facts},
+        "device": {
+            "kind": device.kind,
+            "reason": device.reason,
+            "weight_transport": device.weight_transport,
+            "transport_reason": device.transport_reason,
+            **learner_facts,
+        },
         "seeds": {"run": recipe.run.seed, "data": recipe.data.seed},
     }
 

@@ -389,7 +389,7 @@ class PolicyLoops:
     def _joins(self, manifest: WeightManifest | None) -> bool:
         """Whether the learner waits for the update: for a canary, which needs it unchanged; where it sends the weights itself, which it
         could only do after the next step; and where nothing is to overlap."""
-        sends = manifest is not None and manifest.transport != "shared_memory"
+        sends = manifest is not None and manifest.is_for_all_at_once
         return self._run.recipe.driver.max_staleness == 0 or self._is_probed(manifest) or sends
 
     def _is_probed(self, manifest: WeightManifest | None) -> bool:

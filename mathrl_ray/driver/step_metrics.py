@@ -1,11 +1,12 @@
 """The numbers that tell how a step of sampling went. Called by the stages; pure arithmetic on records."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import fmean
+from typing import get_args
 
 from mathrl_ray.driver.rows import own_parts
-from mathrl_ray.types import UNGRADED, Trajectory, TrajectoryGroup
+from mathrl_ray.types import UNGRADED, Outcome, Trajectory, TrajectoryGroup
 
 
 def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
@@ -23,8 +24,15 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "truncated_fraction": fmean([trajectory.completion.finish_reason == "length" for trajectory in trajectories]),
         "ungraded_fraction": fmean([trajectory.grade.outcome in UNGRADED for trajectory in trajectories]),
         "grader_timeout_fraction": fmean([trajectory.grade.outcome == "grader_timeout" for trajectory in trajectories]),
+        **{f"outcome_{outcome}_fraction": count / len(trajectories) for outcome, count in _outcomes(trajectories).items()},
         "num_quarantined": sum(trajectory.grade.from_quarantine for trajectory in trajectories),
     }
+
+
+def _outcomes(trajectories: Sequence[Trajectory]) -> dict[str, int]:
+    """How many responses have each outcome; 0 is told too, since nothing would say that an error is over."""
+    counts = Counter(trajectory.grade.outcome for trajectory in trajectories)
+    return {outcome: counts[outcome] for outcome in get_args(Outcome)}
 
 
 def _part_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -14,6 +14,7 @@ from mathrl_ray.core.groups import ZERO_VARIANCE
 from mathrl_ray.core.problem_memory import Attempt, attempts_of
 from mathrl_ray.core.staleness import SlotCounts
 from mathrl_ray.driver.elite_rows import attempts_path, write_attempts
+from mathrl_ray.driver.engine_numbers import engine_numbers
 from mathrl_ray.driver.rows import trajectory_row
 from mathrl_ray.driver.run import Run
 from mathrl_ray.driver.step_metrics import rollout_metrics
@@ -175,7 +176,9 @@ class StepRecord:
             metrics: of the sync.
         """
         step, run = self._open[number], self._run
-        numbers = {**rollout_metrics(step.groups), **step.metrics, **metrics, **run.ledger.lap()}
+        engines = await engine_numbers(run.generators)
+        numbers = {**rollout_metrics(step.groups), **step.metrics, **metrics, **run.ledger.lap(), **engines}
+        numbers |= self._rates(step, numbers["step_s"])
         restarts = {"generator": run.generators.num_restarts, "scorer": run.scorers.num_restarts}
         numbers |= {f"{role}_restarts_total": total for role, total in restarts.items()}
         run.recorder.metrics(self._stage, number, run.policy_version, {**numbers, "spans": run.ledger.take_spans()})
@@ -183,6 +186,16 @@ class StepRecord:
         await asyncio.to_thread(self._write_rows, step)
         del self._open[number]
         return step.groups, numbers
+
+    def _rates(self, step: _Step, step_s: float) -> dict[str, float]:
+        """Tokens a second of the whole step: of what the step used up, and of what it trained on."""
+        kept = _num_tokens(step.groups)
+        trained = sum(len(logprobs) for logprobs in step.learner_logprobs.values())
+        return (
+            {"generator_tokens_per_s": (kept + _num_tokens(step.dropped)) / step_s, "learner_tokens_per_s": trained / step_s}
+            if step_s
+            else {}
+        )
 
     async def close(self, last: int) -> None:
         """Write down what was dropped after the last step's batch was taken: as step last + 1, which trains on nothing."""

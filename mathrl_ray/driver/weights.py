@@ -4,7 +4,7 @@ Called by the loops and the evaluations. Knows the Protocols; what each transpor
 
     order   optimizer step -> publish -> all generators applied -> policy_version moves
     again   a generator that fails in an update is replaced; it rejoins with the weights that were published last
-    group   where weights do not go through shared memory all generators take part in a transfer, or none: a failure of one is followed
+    group   where weights go from GPU to GPU all generators take part in a transfer, or none: a failure of one is followed
             by a new meeting of all, and a transfer to all
     pin     an evaluation keeps one version: with one generator, or a group, updates wait; else one of the generators steps aside
 """
@@ -209,4 +209,4 @@ class Weights:
 
 def _in_group(manifest: WeightManifest) -> bool:
     """Whether learner and generators meet for a transfer, which all of them take part in."""
-    return manifest.transport != "shared_memory"
+    return manifest.is_for_all_at_once

@@ -27,6 +27,7 @@ from mathrl_ray.core.sampling import epoch_order, question_plan, round_questions
 from mathrl_ray.driver.canary import begin_stage, stage_settings, sync_weights
 from mathrl_ray.driver.checkpoint import Checkpoint, save_checkpoint, try_to_save
 from mathrl_ray.driver.elite_rows import attempts_path, missing_attempts, pool_path, read_attempts, read_pool, write_attempts, write_pool
+from mathrl_ray.driver.engine_numbers import engine_numbers
 from mathrl_ray.driver.evaluation import accuracy_text, evaluate, validate
 from mathrl_ray.driver.resume import go_on, take_checkpoint
 from mathrl_ray.driver.rollback import go_back
@@ -180,7 +181,7 @@ class _Rounds:
                 f"{STAGE} round {number}: none of {self._num_responses(groups)} responses was accepted at threshold "
                 f"{self._pool.threshold:g}, so this round's SFT is skipped{self._advice()}"
             )
-        metrics |= {**run.ledger.lap(), **run.ledger.totals()}
+        metrics |= {**run.ledger.lap(), **run.ledger.totals(), **await engine_numbers(run.generators)}
         run.recorder.metrics(STAGE, number, run.policy_version, {**metrics, "spans": run.ledger.take_spans()})
         run.guards.look(number, metrics)
         if run.guards.setback is None:

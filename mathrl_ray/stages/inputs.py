@@ -104,7 +104,8 @@ def _load_traces(recipe: Recipe, splits: Splits, prompts: dict[str, Prompt]) -> 
     sft, prompt = recipe.sft, prompts[recipe.data.prompt]
     if sft.traces == BUILTIN:
         return _make_traces(recipe, prompt)
-    traces = with_golds(load_traces(sft.traces, prompts=[prompt, *prompts.values()]), splits.known)
+    remarks = splits.remarks if recipe.data.bad_rows == "drop" else None
+    traces = with_golds(load_traces(sft.traces, prompts=[prompt, *prompts.values()], remarks=remarks), splits.known)
     traces = without_overlap(traces, "sft.traces", splits.held_out, recipe.data.overlap, splits.remarks)
     return traces if sft.sizes else traces[: sft.num_examples]
 

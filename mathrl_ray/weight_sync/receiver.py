@@ -44,7 +44,7 @@ class Receiver(Protocol):
 
 def receiver_for(transport: WeightTransport, limit_s: float) -> Receiver:
     """limit_s: the longest wait for the learner (driver.sync_limit_s)."""
-    return SharedMemoryReceiver() if transport == "shared_memory" else OrderedReceiver(limit_s)
+    return SharedMemoryReceiver() if transport in ("shared_memory", "object_store") else OrderedReceiver(limit_s)
 
 
 class SharedMemoryReceiver:

@@ -36,7 +36,7 @@ def block_prefix() -> str:
     return f"mathrl-weights-{os.getpid()}-{secrets.token_hex(4)}-"
 
 
-class _Pages:
+class Pages:
     """A mapped block: its header and its content, as integers."""
 
     def __init__(self, path: str, size: int) -> None:
@@ -91,16 +91,8 @@ class SharedMemoryBlock:
     def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype, folder: str = SHARED_MEMORY_FOLDER) -> None:
         self._entries = tuple(_layout(tensors, dtype))
         size = _round_up(self._entries[-1].offset_bytes + _num_bytes(self._entries[-1]), PAGE_BYTES)
-        handle, self.path = tempfile.mkstemp(prefix=block_prefix(), dir=folder)  # mode 0600
-        try:
-            os.posix_fallocate(handle, 0, size)  # an overfull /dev/shm is an error here, not a SIGBUS while writing
-        except OSError:
-            self.close()
-            raise
-        finally:
-            os.close(handle)
-        self._pages = _Pages(self.path, size)
-        self._pages.touch()
+        self._pages = new_block(size, folder)
+        self.path = self._pages.path
         self._views = {entry.name: _view(self._pages.bytes, entry) for entry in self._entries}
 
     def write(self, tensors: Iterable[tuple[str, torch.Tensor]], policy_version: int) -> WeightManifest:
@@ -127,7 +119,7 @@ class BlockReader:
     """Reads blocks, and keeps the last one mapped: mapping a large one anew at each version costs time."""
 
     def __init__(self) -> None:
-        self._pages: _Pages | None = None
+        self._pages: Pages | None = None
 
     def check(self, path: str, policy_version: int) -> None:
         """Compare version and checksum of a block with what was announced and noted.
@@ -152,16 +144,39 @@ class BlockReader:
         for entry in entries:
             yield entry.name, _view(data, entry)
 
-    def _mapped(self, path: str) -> _Pages:
+    def whole(self, path: str) -> torch.Tensor:
+        """[num_bytes] uint8 of a block, its first page too: a view."""
+        return self._mapped(path).bytes
+
+    def _mapped(self, path: str) -> Pages:
         if self._pages is None or self._pages.path != path:
             try:
-                self._pages = _Pages(path, os.path.getsize(path))
+                self._pages = Pages(path, os.path.getsize(path))
             except OSError as error:
                 raise BlockError(
                     f"{path} cannot be read ({error.strerror}): its learner has ended or runs on another machine, which "
-                    "driver.weight_transport = 'shared_memory' does not reach"
+                    "driver.weight_transport = 'shared_memory' does not reach: 'object_store' does"
                 ) from error
         return self._pages
+
+
+def new_block(size: int, folder: str) -> Pages:
+    """A file of shared memory, mapped and touched, with a name that tells whose it is.
+
+    Raises:
+        OSError: there is too little shared memory.
+    """
+    handle, path = tempfile.mkstemp(prefix=block_prefix(), dir=folder)  # mode 0600
+    try:
+        os.posix_fallocate(handle, 0, size)  # an overfull /dev/shm is an error here, not a SIGBUS while writing
+    except OSError:
+        Path(path).unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)
+    pages = Pages(path, size)
+    pages.touch()
+    return pages
 
 
 def _layout(tensors: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype) -> Iterator[TensorEntry]:

@@ -32,6 +32,7 @@ from mathrl_ray.config import Recipe
 from mathrl_ray.driver.loops import PolicyLoops
 from mathrl_ray.types import (
     Completion,
+    EngineStatistics,
     GenerationRequest,
     Grade,
     PolicyUpdate,
@@ -77,6 +78,9 @@ class StubGenerator:
         await asyncio.sleep(SYNC_S)
         self._version = manifest.policy_version
         return SYNC_S
+
+    async def engine_statistics(self) -> EngineStatistics:
+        return EngineStatistics(0.0, 0, 0, 0, 0, 0)
 
 
 class StubLearner:

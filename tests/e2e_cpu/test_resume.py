@@ -37,7 +37,9 @@ SECTIONS = {
     "reward": {"format": 0.5},
     "eval": {"num_problems": 4, "validate_every": 2},
 }
-CLOCK = ("_s", "_s_mean", "_s_max", "_per_s", "spans", "overlap_efficiency", "_memory_gib")
+ENGINE = ("kv_cache_usage_max", "num_preemptions", "prefix_cache_hit_rate", "engine_running_max", "engine_waiting_max")
+"""What depends on how requests happen to meet in the engine."""
+CLOCK = ("_s", "_s_mean", "_s_max", "_per_s", "spans", "overlap_efficiency", "_memory_gib", *ENGINE)
 """Ends of the names of numbers that a clock or the machine's memory gives."""
 
 

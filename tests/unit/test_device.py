@@ -1,7 +1,10 @@
 import pytest
 
+from mathrl_ray.actors.placement import absent_model_text, plan_for
 from mathrl_ray.config import RecipeError
 from mathrl_ray.device import attention_implementation, choose_device
+from mathrl_ray.recipe_file import load_recipe
+from mathrl_ray.sections import GeneratorSection
 
 
 def test_gpus_are_taken_when_there_is_one_for_each_engine():
@@ -66,3 +69,68 @@ def test_attention_on_the_cpu_is_sdpa_with_a_reason():
 def test_flash_attention_in_float32_is_refused_with_the_key():
     with pytest.raises(RecipeError, match=r"learner\.attention = 'flash_attention_2'.*model\.dtype"):
         attention_implementation("flash_attention_2", "cuda", "float32")
+
+
+@pytest.mark.parametrize("requested", ["auto", "cuda"])
+def test_one_gpu_is_shared_where_the_recipe_places_both_on_it(requested):
+    device = choose_device(requested, num_gpus=1, num_engines=2, placement="shared")
+    assert (device.kind, device.gpus_per_engine, device.weight_transport, device.shares_gpu) == ("cuda", 0.5, "ipc", True)
+    assert device.reason == "device.placement = 'shared': learner and generator share one GPU"
+
+
+def test_a_shared_gpu_that_is_not_there_is_refused_where_gpus_are_asked_for():
+    with pytest.raises(RecipeError, match=r"device\.placement = 'shared' needs a GPU, the cluster has none"):
+        choose_device("cuda", num_gpus=0, num_engines=2, placement="shared")
+    assert choose_device("auto", num_gpus=0, num_engines=2, placement="shared").kind == "cpu"
+
+
+def test_the_learner_gets_what_the_generator_leaves_of_a_shared_gpu():
+    assert GeneratorSection(gpu_memory_utilization=0.3).share_left == pytest.approx(0.68)
+    assert GeneratorSection(gpu_memory_utilization=0.6, sleep=True).share_left == 0.95
+    assert GeneratorSection(gpu_memory_utilization=0.99).share_left == 0.02
+
+
+SHARING = {
+    '[generator]\nreplicas = 2\n[device]\nplacement = "shared"': "is for one learner and one generator on one GPU",
+    '[learner]\nnum_ranks = 2\n[device]\nplacement = "shared"': "is for one learner and one generator on one GPU",
+    '[driver]\nweight_transport = "nccl"\n[device]\nplacement = "shared"': "refuses two ranks on one GPU",
+    '[device]\nkind = "cpu"\nplacement = "shared"': "shares a GPU",
+    "[generator]\nsleep = true": "has nobody to make room for",
+    '[generator]\nsleep = true\n[driver]\nmax_staleness = 1\n[device]\nplacement = "shared"': "would have to sample while it sleeps",
+}
+
+
+@pytest.mark.parametrize("text", SHARING)
+def test_settings_that_contradict_a_shared_gpu_are_refused(text, tmp_path):
+    (tmp_path / "recipe.toml").write_text(text)
+    with pytest.raises(RecipeError, match=SHARING[text]):
+        load_recipe(tmp_path / "recipe.toml", [])
+
+
+def test_sleep_without_a_gpu_to_share_is_refused_when_the_machines_are_known(tmp_path):
+    (tmp_path / "recipe.toml").write_text('[generator]\nsleep = true\n[device]\nplacement = "shared"')
+    recipe = load_recipe(tmp_path / "recipe.toml", [])
+    with pytest.raises(RecipeError, match=r"generator\.sleep = true is for a GPU that learner and generator share; here the cluster has 0"):
+        plan_for(recipe, num_cpus=8, num_gpus=0)
+    assert plan_for(recipe, num_cpus=8, num_gpus=1).shares_gpu
+
+
+@pytest.mark.parametrize(
+    ("requested", "num_nodes", "transport"),
+    [("auto", 1, "shared_memory"), ("auto", 2, "object_store"), ("object_store", 1, "object_store")],
+)
+def test_on_several_nodes_without_gpus_weights_go_by_the_object_store(requested, num_nodes, transport):
+    device = choose_device("cpu", num_gpus=0, num_engines=2, weight_transport=requested, num_nodes=num_nodes)
+    assert (device.weight_transport, device.writes_block) == (transport, True)
+
+
+def test_between_gpus_the_object_store_is_taken_where_it_is_asked_for():
+    assert choose_device("cuda", num_gpus=2, num_engines=2, weight_transport="object_store", num_nodes=2).weight_transport == "object_store"
+    assert choose_device("cuda", num_gpus=2, num_engines=2, num_nodes=2).weight_transport == "nccl"
+
+
+def test_a_model_that_is_not_on_a_node_names_the_engine_and_the_node():
+    text = absent_model_text("/models/qwen", {"generator-0": "gpu-2 (10.0.0.7)"})
+    assert text.startswith(
+        "model.path = /models/qwen is not there on every node: generator-0 is on gpu-2 (10.0.0.7), which does not have it"
+    )

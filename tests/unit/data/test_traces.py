@@ -56,3 +56,35 @@ def test_ids_that_we_make_for_traces_never_name_a_problem(write):
     # sft.jsonl's first row is no answer to the first problem of another file called sft.jsonl
     (trace,) = with_golds(load_traces(write({"prompt": "?", "response": "b"})), [Problem("sft:1", "1+1?", "2")])
     assert trace.gold is None
+
+
+MATH_ROW = {"problem": "What is $1+1$?", "level": "Level 3", "type": "Prealgebra", "solution": r"Adding, $1+1=\boxed{2}$."}
+"""As the sets of MATH on the hub have it."""
+
+
+def test_problems_with_worked_solutions_are_traces_in_the_form_of_the_training_prompt(write):
+    (trace,) = load_traces(write(MATH_ROW), prompts=[named_prompt("r1_zero"), named_prompt("question_only")])
+    response = r" Adding, $1+1=\boxed{2}$. </think> <answer> 2 </answer>"
+    assert trace == SftRow("traces/sft:1", render("r1_zero", MATH_ROW["problem"]), response, gold="2", problem=MATH_ROW["problem"])
+    (boxed,) = load_traces(write(MATH_ROW), prompts=[named_prompt("question_only")])
+    assert (boxed.prompt, boxed.response) == (MATH_ROW["problem"], MATH_ROW["solution"])
+
+
+def test_a_solution_without_a_box_gets_one_where_the_prompt_wants_a_box(write):
+    (trace,) = load_traces(write({"question": "6+6?", "answer": "6+6 = 12\n#### 12"}), prompts=[named_prompt("question_only")])
+    assert trace.response == "6+6 = 12\n\\boxed{12}"
+
+
+def test_problems_without_gold_or_solution_are_refused_by_line_or_left_out_by_name(write):
+    spec = write(MATH_ROW, {**MATH_ROW, "solution": r"So \boxed{}.", "id": "m/7115"}, {**MATH_ROW, "problem": "What is $2$?"})
+    prompts = [named_prompt("r1_zero")]
+    with pytest.raises(DataError, match=r"line 2 \(id m/7115\): has no gold or no worked solution(.|\n)*data\.bad_rows"):
+        load_traces(spec, prompts=prompts)
+    remarks = []
+    assert [trace.problem for trace in load_traces(spec, prompts=prompts, remarks=remarks)] == [MATH_ROW["problem"], "What is $2$?"]
+    assert remarks == ["sft.traces: left out, line 2 (id m/7115): has no gold or no worked solution"]
+
+
+def test_worked_solutions_do_not_go_behind_the_chat_prompt(write):
+    with pytest.raises(DataError, match=r'data\.prompt = "chat"'):
+        load_traces(write(MATH_ROW), prompts=[named_prompt("chat")])
