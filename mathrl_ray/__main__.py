@@ -102,6 +102,8 @@ def _run(options: argparse.Namespace) -> int:
             return arguments.show(options)
         case "replay":
             return arguments.replay(options)
+        case "export":
+            return arguments.export(options)
         case _:
             return check_loss(options.function, options.kwargs)
 
@@ -131,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     arguments.add_report(commands)
     arguments.add_show(commands)
     arguments.add_replay(commands)
+    arguments.add_export(commands)
     return parser
 
 

@@ -105,6 +105,15 @@ def replay(options: argparse.Namespace) -> int:
     return look(ReplayOptions(**given))
 
 
+def export(options: argparse.Namespace) -> int:
+    """Writes a stage's model as a folder that transformers and vLLM open, with a model card: results with intervals, how it was trained,
+    how to ask it, data and licences. It is the model that the stage's figures are of: its last checkpoint, or its best where the stage was
+    stopped early. The folder appears whole; an earlier export in it is replaced, anything else is not."""
+    from mathrl_ray.commands.export_model import ExportOptions, export_model
+
+    return export_model(ExportOptions(**_given(options, ExportOptions)))
+
+
 def report(options: argparse.Namespace) -> int:
     """Makes one HTML file that tells what runs did: results with intervals, curves against steps, generated tokens and time, who worked
     when, levels and subjects, outcomes, failures and examples, settings and how runs differ. It needs no network and no other file. Runs
@@ -202,6 +211,13 @@ def _which_prompt(add: Add) -> None:
 def _for_programs(add: Add) -> None:
     add("--json", action="store_true", help="print all of it as JSON")
     add("--seed", metavar="N", type=int, default=0, help="of the bootstrap and of drawn sign flips (0)")
+
+
+def add_export(commands: Any) -> None:
+    add = _parser(commands, "export", "a stage's model as a folder with a model card", export)
+    add("run", type=Path, metavar="RUN", help="a run directory, <run.root>/<run.name>")
+    add("--stage", default="", choices=get_args(StageName), help="default: the last one that trained and has finished")
+    add("--output", metavar="DIR", type=Path, required=True, help="the folder, which is made")
 
 
 def add_preflight(commands: Any) -> None:
