@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from cluster.connection import ANSWER_LIMIT_S, connect, recorded_head, speak_to_own_head_only, time_limit
 from cluster.stopping import JOB_STOP_LIMIT_S
+from cluster.upload import upload_of
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
@@ -99,6 +100,7 @@ def main(arguments: list[str]) -> int:
     if head is None or not head.is_alive:
         raise RuntimeError("no head is running; start one: python -m cluster.head start")
     client = connect(head.dashboard)
+    print(upload_of(given.working_dir).text, flush=True)
     job_id = submit(client, given.working_dir, given.command)
     ray = f"RAY_AUTH_MODE=token .venv/bin/ray job {{}} --address {head.dashboard} {job_id}"
     again = f"Follow it again: {ray.format('logs --follow')}\nStop it alone:   {ray.format('stop')}"
