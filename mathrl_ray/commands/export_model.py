@@ -6,21 +6,20 @@ stage's figures. Changes nothing in the run; the folder appears whole or not at 
 
 import asyncio
 import json
+import os
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from mathrl_ray.commands.display import progress
-from mathrl_ray.commands.model_card import Exported, model_card
-from mathrl_ray.commands.run_files import check_run, checkpoint_names, recipe_of
-from mathrl_ray.driver.stage_end import EARLY_STOPPING
+from mathrl_ray.commands.model_card import FIGURES_FILE, Exported, model_card, without_folders
+from mathrl_ray.commands.run_files import check_run, checkpoint_names, metrics_rows, recipe_of
 from mathrl_ray.driver.whole_folder import whole_folder
 
-FIGURES_FILE = "mathrl_ray.json"
-"""The stage's figures in an export, and what tells that a folder is one."""
 RECIPE_FILE, CARD_FILE, TRAINER = "recipe.toml", "README.md", "trainer"
 COPY_BYTES = 16 * 2**20
 
@@ -62,10 +61,15 @@ def export_model(options: ExportOptions) -> int:
 
 
 def _check_output(output: Path) -> None:
+    """An earlier export may be replaced, as long as nothing else has come into its folder."""
     if output.exists() and not output.is_dir():
         raise ValueError(f"--output {output}: is a file; name a folder, which is made")
-    if output.is_dir() and any(output.iterdir()) and not (output / FIGURES_FILE).is_file():
-        raise ValueError(f"--output {output}: is there already and holds other files than an earlier export's; name another folder")
+    names = set(os.listdir(output)) if output.is_dir() else set()
+    ours = json.loads((output / FIGURES_FILE).read_text(encoding="utf-8")).get("files", []) if FIGURES_FILE in names else []
+    if others := sorted(names - set(ours)):
+        raise ValueError(
+            f"--output {output}: holds what no earlier export has written there ({', '.join(others[:3])}); name another folder"
+        )
 
 
 def _finished(run: Path) -> list[dict[str, Any]]:
@@ -92,13 +96,16 @@ def _stage(options: ExportOptions, stages: Sequence[Mapping[str, Any]]) -> Mappi
 
 
 def _checkpoint(run: Path, stage: Mapping[str, Any]) -> Path:
-    """Where the weights are that the stage's figures are of: its last checkpoint, or its best one where it was stopped early."""
+    """Where the weights are that the stage's figures are of: those of the step that was evaluated at its end, and no others."""
     name = stage["name"]
-    steps = [int(found[1]) for each in checkpoint_names(run) if (found := re.fullmatch(rf"{name}-(\d+)", each))]
-    if not steps:
-        raise ValueError(f"{run}: holds no checkpoint of {name}; it has {', '.join(checkpoint_names(run)) or 'none'}")
-    step = stage["best_step"] if stage.get("ended_by") == EARLY_STOPPING else max(steps)
+    step = next((row["step"] for row in reversed(list(metrics_rows(run))) if row["stage"] == name and "accuracy" in row), None)
     folder = run / "checkpoints" / f"{name}-{step}"
+    if folder.name not in checkpoint_names(run):
+        held = [each for each in checkpoint_names(run) if re.fullmatch(rf"{name}-\d+", each)]
+        raise ValueError(
+            f"{run}: the figures of {name} are of the weights after step {step}, whose checkpoint is not there (of {name} it holds "
+            f"{', '.join(held) or 'none'}): other weights would not be what the card says"
+        )
     if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
         raise ValueError(f"{folder}: holds no whole model (config.json and .safetensors), so the figures of {name} have none to go with")
     return folder
@@ -117,9 +124,10 @@ async def _write(options: ExportOptions, checkpoint: Path, exported: Exported) -
         with progress("copying the model (MB)", sum(_megabytes(path) for path in files)) as advance:
             for path in files:
                 _copy(path, folder / path.name, advance)
-        shutil.copyfile(options.run / RECIPE_FILE, folder / RECIPE_FILE)
-        (folder / FIGURES_FILE).write_text(json.dumps(exported.figures, indent=2) + "\n", encoding="utf-8")
+        (folder / RECIPE_FILE).write_text(tomli_w.dumps(without_folders(exported.recipe.model_dump(mode="json"))), encoding="utf-8")
         (folder / CARD_FILE).write_text(model_card(exported), encoding="utf-8")
+        written = {"files": sorted([FIGURES_FILE, *os.listdir(folder)])}
+        (folder / FIGURES_FILE).write_text(json.dumps(exported.figures | written, indent=2) + "\n", encoding="utf-8")
 
 
 def _megabytes(path: Path) -> int:

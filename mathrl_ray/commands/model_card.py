@@ -3,9 +3,12 @@
 Called by export_model.py. Pure but for its template; the head is made by huggingface_hub's own card class, so that the hub reads it.
 """
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
@@ -13,10 +16,12 @@ from jinja2 import Environment, StrictUndefined
 from mathrl_ray.config import Recipe
 from mathrl_ray.core.prompts import Prompt
 from mathrl_ray.driver.console import protocol
-from mathrl_ray.recipe_checks import SFT_STAGES
+from mathrl_ray.recipe_checks import DEFAULT_GRADER, SFT_STAGES
 from mathrl_ray.recipe_file import is_hub_name, load_prompts
 from mathrl_ray.sections import BUILTIN
 
+FIGURES_FILE = "mathrl_ray.json"
+"""The stage's figures in an export, and what tells that a folder is one."""
 OWN_LICENCE = "apache-2.0"
 MODEL_LICENCES = {BUILTIN: OWN_LICENCE, "Qwen/Qwen2.5-Math-1.5B": "apache-2.0"}
 """Of base models whose licence we have read."""
@@ -41,8 +46,8 @@ STAGE_KEYS = {
         "expert_iteration.temperatures", "expert_iteration.capacity",
     ),
     "grpo": (
-        "grpo.learning_rate", "grpo.loss", "grpo.num_steps", "grpo.prompts_per_step", "grpo.group_size", "loss.kl_coefficient",
-        "reward.function",
+        "loss.function", "loss.kwargs", "advantage.function", "reward.function", "reward.kwargs", "grpo.learning_rate", "grpo.loss",
+        "grpo.num_steps", "grpo.prompts_per_step", "grpo.group_size", "loss.kl_coefficient",
     ),
 }  # fmt: skip
 
@@ -66,9 +71,22 @@ class Exported:
         return next((stage for stage in self.stages if stage["name"] == "baseline"), None)
 
     @property
+    def base(self) -> tuple[str, str]:
+        """(name, licence) of the model that training of any kind began with: that of an earlier export, where it began with one; "" where
+        a name or licence is not known."""
+        path = self.recipe.model.path
+        earlier = Path(path) / FIGURES_FILE
+        if earlier.is_file():
+            told = json.loads(earlier.read_text(encoding="utf-8"))
+            return told.get("base_model", ""), told.get("licence", "")
+        return ("" if os.path.isabs(path) else path), MODEL_LICENCES.get(path, "")
+
+    @property
     def figures(self) -> dict[str, Any]:
         """For programs: the file beside the card."""
-        return {"run": self.run, "checkpoint": self.checkpoint, "stage": dict(self.stage), "baseline": dict(self.baseline or {}) or None}
+        name, licence = self.base
+        stages = {"stage": dict(self.stage), "baseline": dict(self.baseline or {}) or None}
+        return without_folders({"run": self.run, "checkpoint": self.checkpoint, "base_model": name, "licence": licence, **stages})
 
 
 def model_card(exported: Exported) -> str:
@@ -80,11 +98,12 @@ def model_card(exported: Exported) -> str:
         exported=exported,
         stage=exported.stage,
         recipe=exported.recipe,
-        results=[_result(stage) for stage in exported.stages if stage["name"] in ("baseline", exported.stage["name"])],
-        protocol=protocol(exported.recipe),
+        results=[row for stage in exported.stages if stage["name"] in ("baseline", exported.stage["name"]) for row in _results(stage)],
+        protocol=protocol(exported.recipe).replace(exported.recipe.eval.prompts[0], shown(exported.recipe.eval.prompts[0])),
         settings=_settings(exported),
         data=_data(exported),
-        base_licence=MODEL_LICENCES.get(exported.recipe.model.path, ""),
+        base=exported.base,
+        shown=shown,
         prompt=_prompt(exported.recipe),
         versions=exported.environment.get("versions", {}),
         commit=exported.environment.get("commit", ""),
@@ -95,17 +114,18 @@ def _head(exported: Exported) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     recipe, stage = exported.recipe, exported.stage
+    base, licence = exported.base
     data = sorted({_hub_name(spec) for _, spec in _sets(exported) if "/" in _hub_name(spec) and not spec.startswith("/")})
     result = EvalResult(
         task_type="text-generation",
-        dataset_type=_hub_name(recipe.data.test),
-        dataset_name=recipe.data.test,
+        dataset_type=shown(_hub_name(recipe.data.test)),
+        dataset_name=shown(recipe.data.test),
         metric_type="accuracy",
         metric_value=stage["accuracy"],
     )
     card = ModelCardData(
-        base_model=recipe.model.path if is_hub_name(recipe.model.path) else None,
-        license=MODEL_LICENCES.get(recipe.model.path, "other"),
+        base_model=base if is_hub_name(base) else None,
+        license=licence or "other",
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=["mathematics", "reinforcement-learning", "mathrl_ray", stage["name"]],
@@ -116,22 +136,51 @@ def _head(exported: Exported) -> str:
     return str(card.to_yaml())
 
 
-def _result(stage: Mapping[str, Any]) -> dict[str, str]:
-    low, high = stage["ci95"]
+def _results(stage: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The stage's row, and one of each further grader (eval.graders), which judged the same responses."""
+    others = {name: figures for name, figures in stage.get("graders", {}).items() if name != DEFAULT_GRADER}
+    rows = {stage["name"]: stage} | {f"{stage['name']}, by {shown(name)}": {**stage, **figures} for name, figures in others.items()}
+    return [_result(name, figures) for name, figures in rows.items()]
+
+
+def _result(name: str, figures: Mapping[str, Any]) -> dict[str, str]:
+    low, high = figures["ci95"]
     return {
-        "name": stage["name"],
-        "accuracy": f"{100 * stage['accuracy']:.1f} % ({100 * low:.1f} to {100 * high:.1f})",
-        "problems": f"{stage['num_problems']:,}" + (f" ({stage['num_ungraded']} ungraded)" if stage.get("num_ungraded") else ""),
-        "format": f"{100 * stage['format_rate']:.1f} %",
-        "length": f"{stage['mean_response_tokens']:.1f}",
+        "name": name,
+        "accuracy": f"{100 * figures['accuracy']:.1f} % ({100 * low:.1f} to {100 * high:.1f})",
+        "problems": f"{figures['num_problems']:,}" + (f" ({figures['num_ungraded']} ungraded)" if figures.get("num_ungraded") else ""),
+        "format": f"{100 * figures['format_rate']:.1f} %",
+        "length": f"{figures['mean_response_tokens']:.1f}",
     }
+
+
+def shown(spec: str) -> str:
+    """A name for others: of a path on this machine its last part, with the function or split behind it.
+
+    >>> shown("/home/me/countdown/countdown.py:reward"), shown("openai/gsm8k:main#test"), shown("r1_zero")
+    ('countdown.py:reward', 'openai/gsm8k:main#test', 'r1_zero')
+    """
+    return os.path.basename(spec.rstrip("/")) if os.path.isabs(spec) else spec
+
+
+def without_folders(value: Any) -> Any:
+    """The same, however nested, with `shown` in place of each path of this machine, of keys too."""
+    match value:
+        case dict():
+            return {without_folders(key): without_folders(each) for key, each in value.items()}
+        case list():
+            return [without_folders(each) for each in value]
+        case str():
+            return shown(value)
+        case _:
+            return value
 
 
 def _settings(exported: Exported) -> list[tuple[str, str]]:
     values = exported.recipe.model_dump(mode="json")
     keys = [*STAGE_KEYS[exported.stage["name"]], *KEYS]
     found = [(key, values[key.split(".")[0]][key.split(".")[1]]) for key in keys]
-    return [(key, str(value)) for key, value in found if value not in ("", [], {})]
+    return [(key, str(without_folders(value))) for key, value in found if value not in ("", [], {})]
 
 
 def _sets(exported: Exported) -> list[tuple[str, str]]:
@@ -142,7 +191,7 @@ def _sets(exported: Exported) -> list[tuple[str, str]]:
 
 def _data(exported: Exported) -> list[tuple[str, str, str]]:
     """(key, set, licence) of what was learned from and what it was measured on."""
-    return [(key, spec, DATA_LICENCES.get(_hub_name(spec), UNKNOWN_DATA)) for key, spec in _sets(exported)]
+    return [(key, shown(spec), DATA_LICENCES.get(_hub_name(spec), UNKNOWN_DATA)) for key, spec in _sets(exported)]
 
 
 def _hub_name(spec: str) -> str:

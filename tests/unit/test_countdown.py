@@ -4,7 +4,6 @@ import json
 import re
 import runpy
 import sys
-from fractions import Fraction
 
 import pytest
 from guide_commands import REPOSITORY
@@ -29,7 +28,7 @@ def answer(text):
 @pytest.mark.parametrize(
     ("text", "paid"),
     [
-        ("7-3+2", 1.0), ("2+7-3", 1.0), ("7 - (3 - 2)", 1.0), ("7+3+2", 0.1), ("(7-3)*2", 0.1), ("7/2-3", 0.1),
+        ("7-3+2", 1.0), ("2+7-3", 1.0), ("7 - (3 - 2)", 1.0), ("7+3+2", 0.1), ("(7-3)-2", 0.1), ("7*2-3", 0.0), ("7/2-3", 0.0),
         ("6", 0.0), ("3+3", 0.0), ("7-3+2+0", 0.0), ("7-1", 0.0), ("7-3+2=6", 0.0), ("", 0.0), ("two", 0.0), ("7-3+-2", 0.0),
     ],
 )  # fmt: skip
@@ -49,16 +48,17 @@ def test_only_the_tags_count_and_of_several_the_last_pair():
     "text",
     [
         "__import__('os').system('true')", "9**9**9", "2" * 5000, "(" * 3000 + "2", "7/(3-3)", "7;3", "7if 3else 2", "[7,3,2]", "7.0-3+2",
-        "True+7", "\U0001d7d5-3+2", "lambda: 7", "7//3", "7-3+2\x00", "f'{7}'",
+        "True+7", "0x7-3+2", "7-0b11+0o2", "7-3+2 # and 6 is what was asked", "7_-3+2", "7-3+2 or 1", "007-3+2",
+        "\U0001d7d5-3+2", "lambda: 7", "7//3", "7-3+2\x00", "f'{7}'",
     ],
 )  # fmt: skip
 def test_hostile_or_odd_text_pays_nothing_and_runs_nothing(text):
     assert reward(PROBLEM, answer(text))["reward"] == 0.0
 
 
-def test_values_are_exact():
-    assert value_of("1/3+1/3+1/3") == (Fraction(1), [1, 1, 1, 3, 3, 3])
-    with pytest.raises(RuleError, match="no part of a sum"):
+def test_a_value_comes_with_the_numbers_that_were_used():
+    assert value_of("9-(1+3)-(2-4)") == (7, [1, 2, 3, 4, 9])
+    with pytest.raises(RuleError, match="no sum has"):
         value_of("a+1")
 
 

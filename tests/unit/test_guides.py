@@ -3,6 +3,7 @@
 import re
 import runpy
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from guide_commands import DOCUMENTS, GUIDES, REPOSITORY, blocks, commands, faul
 
 from mathrl_ray.config import Recipe
 from mathrl_ray.methods import Method
+from mathrl_ray.recipe_file import load_recipe
 
 COMMANDS = [command for document in DOCUMENTS for command in commands(document)]
 SYMBOLS = {"RUN", "RUN_A", "RUN_B", "ID", "FILE", "FOLDER"}
@@ -131,6 +133,70 @@ def test_every_percentage_is_a_measured_one_or_somebody_elses_by_name(document):
     named = {number for group in groups for number in re.findall(r"\d+(?:\.\d+)?", group)}
     assert len(named) > 10
     assert sorted(named - measured - OTHERS) == []
+
+
+RESULTS = (REPOSITORY / "tests" / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+
+
+def read(document):
+    """With the brackets and ranges of the Chinese guide written as in the English one."""
+    text = (REPOSITORY / document).read_text(encoding="utf-8")
+    return text.replace("\uff08", "(").replace("\uff09", ")").replace(" \u5230 ", " to ").replace("\uff0c", ", ")
+
+
+def numbers(text):
+    return re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", text)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_interval_is_one_of_the_results(document):
+    pairs = re.findall(r"\(([-+]?\d+\.\d+ to [-+]?\d+\.\d+)\)", read(document))
+    assert pairs
+    assert [pair for pair in pairs if pair not in " ".join(RESULTS.split())] == []
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_table_of_what_came_out_has_the_quickstarts_accuracies_in_their_order(guide):
+    ours = [numbers(line.rsplit("|", 2)[1]) for line in read(guide).splitlines() if line.count("|") == 5 and " % |" in line]
+    accuracies = [number for row in ours for number in row]
+    assert f"{', '.join(accuracies)} %, 1,500 problems each" in RESULTS
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_every_number_of_countdowns_result_is_in_its_entry_of_the_results(guide):
+    (told,) = [block for block in read(guide).split("\n\n") if "52.4 %" in block]
+    (entry,) = [block for block in RESULTS.split("\n\n") if block.startswith("Countdown")]
+    assert set(numbers(told)) <= set(numbers(entry))
+    assert {"170", "60", "64", "18.8", "52.4"} <= set(numbers(told))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_setting_that_is_named_with_a_value_can_be_given(document):
+    settings = {text for text in in_backticks(document) if re.fullmatch(r"[a-z_]+\.[a-z_]+=\S+", text)} - {"section.key=value"}
+    assert document == "README.md" or len(settings) > 8
+    needs = {"eval.stop_after=3": ["eval.validate_every=10"]}
+    for setting in settings:
+        load_recipe(REPOSITORY / "jobs" / "recipes" / "arithmetic_cpu.toml", [setting, *needs.get(setting, [])])
+
+
+SOURCE = "\n".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "mathrl_ray").rglob("*.py"))
+MADE_OF_PARTS = {"reward_uses_all_mean", "generator_tokens_per_s", "generator_restarts_total"}
+"""Metrics whose names are a part of a reward, or a role, and an end."""
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_name_with_underscores_is_one_of_the_programs(document):
+    named = {text for text in in_backticks(document) if re.fullmatch(r"[a-z]+(_[a-z]+)+", text)} - MADE_OF_PARTS
+    assert named
+    unknown = {name for name in named if not re.search(rf"\b{name.removesuffix('_total')}\b", SOURCE)}
+    assert unknown == set()
+
+
+def test_both_guides_name_the_same_things_and_the_same_numbers():
+    texts = [re.sub(r"```.*?```", "", read(guide), flags=re.DOTALL) for guide in GUIDES]
+    assert Counter(in_backticks(GUIDES[0])) == Counter(in_backticks(GUIDES[1]))
+    decimals = [Counter(re.findall(r"\d+\.\d+", text)) for text in texts]
+    assert decimals[0] == decimals[1]
 
 
 def test_the_figures_of_the_countdown_example_are_in_the_recipes_head_too():

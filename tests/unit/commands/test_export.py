@@ -1,16 +1,17 @@
 """`python -m mathrl_ray export`: which weights, what the card says, and what is refused."""
 
 import json
+import shutil
 import tomllib
 
 import pytest
 import torch
 import yaml
-from made_up_runs import recipe_with, write_run
+from made_up_runs import metrics_of, recipe_with, write_metrics, write_run
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from mathrl_ray.__main__ import main
-from mathrl_ray.commands.export_model import FIGURES_FILE
+from mathrl_ray.commands.model_card import FIGURES_FILE
 from mathrl_ray.core.prompts import R1_ZERO
 from mathrl_ray.data.tiny_model import build_tokenizer
 
@@ -47,12 +48,12 @@ def run(tmp_path_factory):
     return folder
 
 
-def edited(run, tmp_path, **of_last_stage):
-    """A copy of the run whose last stage's summary says more."""
-    import shutil
-
+def edited(run, tmp_path, *, evaluated_step=20, **of_last_stage):
+    """A copy of the run whose last stage's summary says more, and whose figures are of another step."""
     copy = tmp_path / run.name
     shutil.copytree(run, copy)
+    *rows, last = metrics_of(copy)
+    write_metrics(copy, [*rows, {**last, "step": evaluated_step}])
     summary = json.loads((copy / "summary.json").read_text())
     summary["stages"][-1] |= of_last_stage
     (copy / "summary.json").write_text(json.dumps(summary))
@@ -79,10 +80,26 @@ def test_the_folder_opens_and_says_what_the_checkpoint_said_without_the_trainers
 
 
 def test_a_stage_that_was_stopped_early_gives_its_best_checkpoint(run, tmp_path):
-    stopped = edited(run, tmp_path, ended_by="early stopping", best_step=10, last_step=20)
+    stopped = edited(run, tmp_path, evaluated_step=10, ended_by="early stopping", best_step=10, last_step=20)
     assert export(stopped, tmp_path / "model") == 0
     assert greedy(tmp_path / "model") == greedy(run / "checkpoints" / "grpo-10")
     assert "ended by early stopping" in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_one_that_was_stopped_early_and_kept_its_last_weights_gives_these(run, tmp_path):
+    kept = edited(run, tmp_path, ended_by="early stopping", best_step=5, last_step=20)  # the best one's checkpoint was not there
+    assert export(kept, tmp_path / "model") == 0
+    assert greedy(tmp_path / "model") == greedy(run / "checkpoints" / "grpo-20")
+
+
+def test_figures_never_come_with_the_weights_of_another_step(run, tmp_path, capsys):
+    lost = edited(run, tmp_path)
+    shutil.rmtree(lost / "checkpoints" / "grpo-20")
+    assert export(lost, tmp_path / "model") == 1
+    told = capsys.readouterr().err
+    assert "the figures of grpo are of the weights after step 20, whose checkpoint is not there (of grpo it holds grpo-10)" in told
+
+    assert not (tmp_path / "model").exists()
 
 
 def test_another_stage_can_be_named(run, tmp_path):
@@ -114,9 +131,48 @@ def test_the_cards_figures_are_those_of_the_summary(run, tmp_path):
     assert f"| optimizer steps | {stages['grpo']['optimizer_steps']} |" in text
 
 
-def test_the_exported_recipe_is_that_of_the_run(run, tmp_path):
+def test_the_exported_recipe_has_all_settings_of_the_run(run, tmp_path):
     export(run, tmp_path / "model")
-    assert tomllib.loads((tmp_path / "model" / "recipe.toml").read_text()) == tomllib.loads((run / "recipe.toml").read_text())
+    exported, given = (tomllib.loads((folder / "recipe.toml").read_text()) for folder in (tmp_path / "model", run))
+    assert exported["grpo"]["learning_rate"] == given["grpo"]["learning_rate"]
+    assert exported["run"]["root"] == "runs"  # /runs: nobody else's business
+    assert exported["learner"]["betas"] == [0.9, 0.95]  # a default
+
+
+OWN = {
+    "model__path": "/home/anna/models/start", "data__train": "/home/anna/countdown/train.jsonl",
+    "data__test": "/home/anna/countdown/test.jsonl",
+    "reward__function": "/home/anna/countdown/countdown.py:reward", "loss__function": "/home/anna/countdown/countdown.py:gentle",
+    "loss__kwargs": {"push": 0.5}, "eval__prompts": ["/home/anna/countdown/prompt.txt"],
+    "eval__graders": ["default", "/home/anna/countdown/countdown.py:right"],
+}  # fmt: skip
+GRADER = {"accuracy": 0.52, "ci95": [0.45, 0.6], "num_ungraded": 0, "num_graded_problems": 40}
+
+
+def test_the_card_of_a_run_with_functions_of_its_own_names_them_and_their_grader_and_no_folder_of_this_machine(tmp_path):
+    run = write_run(tmp_path / "run", stages=("grpo",), recipe=recipe_with(**OWN))
+    save_model(run / "checkpoints" / "grpo-20", seed=0)
+    summary = json.loads((run / "summary.json").read_text())
+    summary["stages"][-1]["graders"] = {"default": {}, "/home/anna/countdown/countdown.py:right": GRADER}
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert export(run, tmp_path / "model") == 0
+    head, text = card_of(tmp_path / "model")
+    assert "| grpo, by countdown.py:right | 52.0 % (45.0 to 60.0) | 40 |" in text
+    assert "| `loss.function` | countdown.py:gentle |" in text
+    assert "| `loss.kwargs` | {'push': 0.5} |" in text
+    assert "| `reward.function` | countdown.py:reward |" in text
+    assert head["model-index"][0]["results"][0]["dataset"] == {"name": "test.jsonl", "type": "test.jsonl"}
+    assert not [path.name for path in (tmp_path / "model").iterdir() if b"anna" in path.read_bytes()]
+
+
+def test_a_run_that_began_with_an_export_knows_what_that_one_began_with(run, tmp_path):
+    assert export(run, tmp_path / "start") == 0
+    second = write_run(tmp_path / "second", stages=("grpo",), recipe=recipe_with(model__path=str(tmp_path / "start")))
+    save_model(second / "checkpoints" / "grpo-20", seed=0)
+    assert export(second, tmp_path / "model") == 0
+    head, text = card_of(tmp_path / "model")
+    assert head["license"] == "apache-2.0"
+    assert "an earlier export (`start`), which began with `builtin:arithmetic`" in text
 
 
 QWEN, MATH = "Qwen/Qwen2.5-Math-1.5B", "DigitalLearningGmbH/MATH-lighteval@0530c78699ea5e8eb5530600900e1f328b48acad"
@@ -143,6 +199,9 @@ def test_an_earlier_export_is_replaced_and_nothing_else(run, tmp_path, capsys):
     assert export(run, tmp_path / "model", "--stage", "sft") == 0
     assert export(run, tmp_path / "model") == 0
     assert greedy(tmp_path / "model") == greedy(run / "checkpoints" / "grpo-20")
+    (tmp_path / "model" / ".git").mkdir()  # a clone of what was put on a hub
+    assert export(run, tmp_path / "model") == 1
+    assert (tmp_path / "model" / ".git").is_dir()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("text")
     assert export(run, tmp_path / "mine") == 1
@@ -160,7 +219,7 @@ def test_what_cannot_be_exported_is_refused_by_name(run, tmp_path, capsys):
     baseline, no_such, no_checkpoint, no_run = capsys.readouterr().err.splitlines()
     assert "train a stage first" in baseline
     assert "has not finished it; finished: sft, expert_iteration, grpo" in no_such
-    assert "holds no checkpoint of expert_iteration; it has grpo-10, grpo-20, sft-20" in no_checkpoint
+    assert "the figures of expert_iteration are of the weights after step 5" in no_checkpoint
     assert "no run directory" in no_run
     assert list(tmp_path.iterdir()) == []
 
