@@ -8,7 +8,8 @@
 # Versions are pinned in pyproject.toml, of which every engine's resolve together. The user is no root; runs go to /data/runs.
 
 ARG CPU_BASE=python:3.11-slim-bookworm
-ARG GPU_BASE=nvidia/cuda:12.8.1-devel-ubuntu24.04
+# The CUDA for which the pinned torch is built: DeepSpeed and FlashAttention compile with this image's nvcc, and refuse another major version.
+ARG GPU_BASE=nvidia/cuda:13.0.1-devel-ubuntu24.04
 
 FROM ${CPU_BASE} AS cpu-system
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ procps && rm -rf /var/lib/apt/lists/*

@@ -137,7 +137,7 @@ class GeneratorSection(Section):
         0.85, description="share of its GPU that an engine takes: weights, activations, and the KV cache with the rest of it"
     )
     gpu_kv_cache_gib: NonNegativeFloat = Field(
-        0, description="memory for the KV cache on a GPU, in place of what gpu_memory_utilization leaves; 0: that"
+        0, description="memory for the KV cache on a GPU, at most what gpu_memory_utilization leaves for it; 0: all of that"
     )
     kv_cache_dtype: Literal["auto", "bfloat16", "fp8_e4m3", "fp8_e5m2"] = Field(
         "auto", description="of the KV cache; auto: model.dtype. fp8 holds twice the tokens, and moves log-probs away from the learner's"
@@ -148,8 +148,8 @@ class GeneratorSection(Section):
     cuda_graphs: bool = Field(True, description="decode by recorded CUDA graphs: faster, for some memory and a slower start; GPUs only")
     sleep: bool = Field(
         False,
-        description="on one GPU with the learner: give the memory of weights and KV cache back while the learner trains, and take it again "
-        "with the next request; needs driver.max_staleness = 0",
+        description="on one GPU with the learner: give the memory of weights and KV cache back while the learner computes, and take it "
+        "again with the next request or new weights, when its share must fit beside the learner at rest; needs driver.max_staleness = 0",
     )
     kv_on_update: Literal["recompute", "keep"] = Field(
         "recompute", description="the KV cache of responses in flight when new weights come; keep: it stays the old weights'"

@@ -77,6 +77,8 @@ class Generator:
         self._is_stopping = False
         self._notes = EngineNotes()
         self._is_asleep, self._falling_asleep = False, asyncio.Lock()
+        self._num_at_work, self._is_idle = 0, asyncio.Event()
+        self._is_idle.set()
 
     async def preload(self, recipe: Recipe, device: Device) -> None:
         """Set the process's environment and import the engine, which takes seconds, while the driver still prepares."""
@@ -140,13 +142,13 @@ class Generator:
             RuntimeError: the engine has died, or failed in an update.
         """
         self._check_usable()
-        await self._wake()
-        tasks = [asyncio.ensure_future(self._complete(request)) for request in requests]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()  # those of a call that failed or was given up must not fill the engine
+        async with self._awake():
+            tasks = [asyncio.ensure_future(self._complete(request)) for request in requests]
+            try:
+                return list(await asyncio.gather(*tasks))
+            finally:
+                for task in tasks:
+                    task.cancel()  # those of a call that failed or was given up must not fill the engine
 
     async def _complete(self, request: GenerationRequest) -> Completion:
         from vllm.exceptions import VLLMClientError
@@ -201,14 +203,25 @@ class Generator:
         self._check_usable()
         async with self._falling_asleep:
             if not self._is_asleep:
+                await self._is_idle.wait()  # nothing can begin meanwhile: it would need the lock
                 self._is_asleep = True  # first: a call that is given up half-way leaves an engine that must be woken
                 await self._engine.sleep(level=1, mode="wait")
 
-    async def _wake(self) -> None:
+    @asynccontextmanager
+    async def _awake(self) -> AsyncIterator[None]:
+        """Wake the engine where it sleeps, and keep it awake for the block."""
         async with self._falling_asleep:
             if self._is_asleep:
                 await self._engine.wake_up()
                 self._is_asleep = False
+            self._num_at_work += 1
+            self._is_idle.clear()
+        try:
+            yield
+        finally:
+            self._num_at_work -= 1
+            if self._num_at_work == 0:
+                self._is_idle.set()
 
     def _sampling_params(self, sampling: SamplingSettings, seed: int) -> Any:
         from vllm import SamplingParams
@@ -274,11 +287,11 @@ class Generator:
     async def _update(self, manifest: WeightManifest) -> float:
         """Returns when generation stood still."""
         assert self._receiver is not None
-        await self._wake()
-        await self._engine.pause_generation(mode="keep", clear_cache=self._clears_cache)
-        stopped = time.monotonic() - PAUSE_TAIL_S
-        await self._receiver.update(self._engine, manifest)
-        await self._engine.resume_generation()
+        async with self._awake():
+            await self._engine.pause_generation(mode="keep", clear_cache=self._clears_cache)
+            stopped = time.monotonic() - PAUSE_TAIL_S
+            await self._receiver.update(self._engine, manifest)
+            await self._engine.resume_generation()
         return stopped
 
     async def _unless_dead(self, work: Coroutine[Any, Any, float]) -> float:

@@ -77,7 +77,6 @@ class Learner:
             ValueError: the recipe asks for an attention implementation that cannot work here, or for a loss that cannot be loaded.
         """
         self._given_recipe, self._recipe, self._device = recipe, recipe, device
-        limit_gpu_memory(device, recipe.generator.share_left)
         self._attention, reason = attention_implementation(recipe.learner.attention, device.kind, recipe.model.dtype)
         self._loss = self._loss_function()
         self._publisher = publisher_for(
@@ -109,6 +108,8 @@ class Learner:
         from mathrl_ray.actors.policy_module import PolicyModule
         from mathrl_ray.actors.weight_average import WeightAverage
 
+        # Not in `setup`: the first call to the GPU takes memory of it, and a generator that starts meanwhile would measure that.
+        limit_gpu_memory(self._device, self._given_recipe.generator.share_left)
         self._close_engine()
         recipe = with_changes(self._given_recipe, settings.changes) if settings.changes else self._given_recipe
         if recipe is not self._recipe:
@@ -250,6 +251,10 @@ class Learner:
         self._policy_version = policy_version
         release_cached_memory(self._device)
         return self._publishing.publish(policy_version, self._engine)
+
+    def release_memory(self) -> None:
+        """Give back what is kept for later of a GPU that the generator shares: one that starts wants its share to be free."""
+        release_cached_memory(self._device)
 
     def published_block(self, manifest: WeightManifest) -> tuple[int, Any]:
         """(policy_version, bytes [num_bytes] uint8) of what was published, for generators that cannot see this machine's shared memory.

@@ -258,8 +258,7 @@ class Placement:
         self._learner = learner = RemoteLearner([rank.handle for rank in self._ranks], recipe)
         if self.device.weight_transport == "object_store":
             learner.carry_to(self._generators, self._places["learner-0"].node)
-        if recipe.generator.sleep:
-            learner.before_training = self._put_generators_to_sleep
+        self._let_make_room(learner)
         # The learner takes no memory of a GPU before `start_stage`: an engine that is measuring what is free would not bear it.
         learner_facts, *others = await asyncio.gather(
             learner.on_all_ranks("setup", recipe, self.device, limit=limit),
@@ -268,6 +267,14 @@ class Placement:
         )
         stop_token_ids = others[0].stop_token_ids
         return Actors(learner, tuple(self._generators), tuple(self._scorers), stop_token_ids), learner_facts
+
+    def _let_make_room(self, learner: RemoteLearner) -> None:
+        """On one GPU each engine gives up what the other needs now."""
+        if self.recipe.generator.sleep:
+            learner.before_training = self._put_generators_to_sleep
+        if self.device.shares_gpu:
+            for generator in self._generators:
+                generator.before_restart = learner.release_memory
 
     async def _put_generators_to_sleep(self) -> None:
         await asyncio.gather(*(each.sleep() for each in self._generators))
@@ -278,6 +285,7 @@ class Placement:
         if place is not None:
             self._places[name] = place
             self._check_gpus()
+            self._check_transport()
 
     def _check_gpus(self) -> None:
         if not gpus_are_right(self._places.values(), self.device.gpus_per_engine):
@@ -349,7 +357,7 @@ def absent_model_text(folder: str, absent: Mapping[str, str]) -> str:
     told = ", ".join(f"{name} is on {node}" for name, node in sorted(absent.items()))
     return (
         f"model.path = {folder} is not there on every node: {told}, which does not have it. Put it into a folder that all nodes see; of a "
-        "hub's name set HF_HOME to such a folder where the nodes' Ray is started."
+        "hub's name set HF_HOME to such a folder where the nodes' Ray is started and for the job itself."
     )
 
 

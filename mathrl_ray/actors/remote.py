@@ -191,6 +191,10 @@ class PlacedActor:
                 raise ActorError(f"processes {stuck} of {self.name} did not end within {GONE_LIMIT_S:g} s of being killed")
 
 
+async def _nothing() -> None:
+    pass
+
+
 class Replaceable:
     """A named actor, and a new one in its place when it fails. At most one of them has an engine at a time."""
 
@@ -205,7 +209,9 @@ class Replaceable:
         self.incarnation = 0
         """How often it was replaced."""
         self.moved: Callable[[str, Place | None], None] = lambda name, place: None
-        """Told where each new actor is, and None while there is none; raises RuntimeError where it may not be."""
+        """Told where each new actor is, and None while there is none; raises RuntimeError or RecipeError where it may not be."""
+        self.before_restart: Callable[[], Awaitable[None]] = _nothing
+        """Awaited when the old actor is gone, before the new one starts its engine."""
         self._create = create
         self._setup_arguments: tuple[Any, ...] = ()
         self._start_limit = Limit(recipe.driver.start_limit_s, "driver.start_limit_s")
@@ -239,6 +245,7 @@ class Replaceable:
         Raises:
             ActorError: it did not start within driver.start_limit_s, or the run is at its end.
             RuntimeError: it has other GPUs than it was given.
+            RecipeError: it came to a node that weights do not reach.
         """
         asked_of, seconds = self.incarnation, self._start_limit.seconds
         async with self._restarting:
@@ -255,6 +262,7 @@ class Replaceable:
         await asyncio.gather(*(self._forget(each, each.remove) for each in self._all))
         actor = await self._new_actor()
         self.moved(self.name, await actor.locate(self._start_limit))
+        await self.before_restart()
         await self._set_up(actor)
         self._current = actor
         self.incarnation += 1
@@ -332,17 +340,13 @@ class RemoteGenerator(Replaceable):
         await call(self.handle, self.name, "sleep", limit=self._generate_limit)
 
 
-async def _nothing() -> None:
-    pass
-
-
 class RemoteLearner:
     """`interfaces.Learner` over Ray: one actor a rank, all called at once with the same arguments; rank 0 answers for all."""
 
     def __init__(self, ranks: Sequence[Any], recipe: Recipe) -> None:
         self._ranks = ranks
         self.before_training: Callable[[], Awaitable[None]] = _nothing
-        """Awaited before anything is loaded or trained: where the learner needs memory that generators hold."""
+        """Awaited before anything is loaded, trained or computed: where the learner needs memory that generators hold."""
         self._published: str | None = None
         self.carrier: BlockCarrier | None = None
         self._limit = Limit(recipe.learner.limit_s, "learner.limit_s")
@@ -373,7 +377,12 @@ class RemoteLearner:
         return await self.on_all_ranks("train_policy", list(batch), sampling, limit=self._limit)
 
     async def response_statistics(self, sequences: Sequence[SftExample], sampling: SamplingSettings) -> list[ResponseStatistics]:
+        await self.before_training()
         return await self.on_all_ranks("response_statistics", list(sequences), sampling, limit=self._limit)
+
+    async def release_memory(self) -> None:
+        """Called before a generator starts anew on the learner's GPU."""
+        await self.on_all_ranks("release_memory", limit=self._limit)
 
     async def invite(self, num_generators: int) -> WeightMeeting:
         meeting: WeightMeeting = await self.on_all_ranks("invite", num_generators, limit=self._sync_limit)
@@ -396,8 +405,10 @@ class RemoteLearner:
     def carry_to(self, generators: Sequence[RemoteGenerator], node: str) -> None:
         """Let publications go through Ray's object store to generators that are not on `node`, the first rank's."""
 
-        def wait(made: Any) -> Awaitable[Any]:
-            return answer(made, "learner-0", "published_block", limit=self._sync_limit)
+        late_limit = Limit(self._limit.seconds + self._sync_limit.seconds, f"{self._limit.key} + {self._sync_limit.key}")
+
+        def wait(made: Any, late: bool) -> Awaitable[Any]:
+            return answer(made, "learner-0", "published_block", limit=late_limit if late else self._sync_limit)
 
         def is_needed() -> bool:
             return not all(generator.is_on(node) for generator in generators)

@@ -26,7 +26,7 @@ SCORER_PROCESS_BYTES = 100 * 2**20
 GRADING_PROCESS_BYTES = 60 * 2**20
 """With math-verify, before it grades anything."""
 GPU_CONTEXT_BYTES = int(1.5 * 2**30)
-"""CUDA's context, cuBLAS and NCCL, outside of torch's own memory; fragments of that too."""
+"""CUDA's context, cuBLAS and NCCL, outside of torch's own memory; fragments of that too. Of one process."""
 VLLM_WORKSPACE_BYTES = 2 * 2**30
 """vLLM's activations at its largest prefill and its CUDA graphs."""
 KV_BLOCK_TOKENS = 128
@@ -68,6 +68,7 @@ def learner_settings(recipe: Recipe, device: Device, stages: Sequence[str]) -> L
         lora_rank=learner.lora_rank,
         has_reference=recipe.loss.kl_coefficient > 0 or recipe.guards.may_need_reference,
         on_gpu=device.kind == "cuda",
+        sends_weights=not device.writes_block,
         num_averaged_sets=learner.num_averaged_sets,
         num_rows=_largest_batch(recipe, stages),
     )
@@ -155,8 +156,9 @@ class _HostMemory:
 def _host_memory(case: _Case) -> _HostMemory:
     recipe, learner, weights = case.recipe, case.learner, case.model.weight_bytes(case.recipe)
     on_host = case.device.kind == "cpu"
+    weights_on_host = weights if on_host or recipe.generator.sleep else 0  # a sleeping engine's lie there
     return _HostMemory(
-        generators=recipe.generator.replicas * (GENERATOR_PROCESSES_BYTES + case.cache_bytes + on_host * weights),
+        generators=recipe.generator.replicas * (GENERATOR_PROCESSES_BYTES + case.cache_bytes + weights_on_host),
         published=weights * len(case.nodes) if case.device.writes_block else 0,
         scorers=recipe.scorer.num_actors * (SCORER_PROCESS_BYTES + recipe.scorer.num_processes * GRADING_PROCESS_BYTES),
         learner=LEARNER_PROCESS_BYTES + learner.host + on_host * learner.peak,
@@ -252,7 +254,9 @@ def _on_gpus(case: _Case) -> Iterator[Finding]:
     tightest = sorted(known, key=_free, reverse=True)[case.num_gpus - 1]
     yield from _gpus_in_use(case, known)
     yield _learner_on_gpu(case, tightest, known)
-    yield _kv_cache(case, _gpu_cache_bytes(case, tightest), "generator.gpu_memory_utilization")
+    if case.recipe.generator.sleep and case.device.shares_gpu:
+        yield _both_awake(case, tightest)
+    yield _gpu_kv_cache(case, tightest)
 
 
 def _free(gpu: Gpu) -> int:
@@ -297,9 +301,28 @@ def _learner_limit(case: _Case, gpu: Gpu) -> int:
 
 def _generator_bytes(case: _Case, gpu: Gpu) -> float:
     """What the generator holds of the learner's GPU while that trains."""
-    if not case.device.shares_gpu or case.recipe.generator.sleep:
+    if not case.device.shares_gpu:
         return 0
-    return _share(case, gpu)
+    return GPU_CONTEXT_BYTES + (0 if case.recipe.generator.sleep else _share(case, gpu))
+
+
+def _both_awake(case: _Case, gpu: Gpu) -> Finding:
+    """A generator that sleeps while the learner trains is awake when weights are published, and holds its share beside the resting learner;
+    one that replaces another asks for as much at its start."""
+    resting, share, room = case.learner.at_rest, _share(case, gpu), _free(gpu) - 2 * GPU_CONTEXT_BYTES
+    verdict, utilization = _verdict(resting, max(0.0, room - share)), case.recipe.generator.gpu_memory_utilization
+    needed = f"learner at rest {gigabytes(resting)}, generator {gigabytes(share)} (generator.gpu_memory_utilization = {utilization:g})"
+    change = "" if verdict == "ok" else _change_for_both(case, gpu, room)
+    return Finding("memory with both awake", verdict, f"{gpu.name} with {gigabytes(max(0, room))} for both", needed, change)
+
+
+def _change_for_both(case: _Case, gpu: Gpu, room: int) -> str:
+    """A smaller share of the generator's, where its weights and one sequence still fit into that; else less of the learner."""
+    share = (room - case.learner.at_rest / NEAR) / (gpu.memory_bytes or 1)
+    least = case.model.weight_bytes(case.recipe) + VLLM_WORKSPACE_BYTES + case.one_sequence_tokens * case.token_bytes
+    if floor(100 * share) / 100 * (gpu.memory_bytes or 0) >= least:
+        return f"lower generator.gpu_memory_utilization to {floor(100 * share) / 100:g}"
+    return 'set learner.offload = "optimizer" or learner.lora_rank, or choose a smaller model.path'
 
 
 def _learner_change(case: _Case, limit: int) -> str:
@@ -308,20 +331,32 @@ def _learner_change(case: _Case, limit: int) -> str:
     return "no setting of one rank is enough: raise learner.num_ranks with learner.zero_stage = 3, or choose a smaller model.path"
 
 
-def _gpu_cache_bytes(case: _Case, gpu: Gpu) -> int:
+def _gpu_kv_cache(case: _Case, gpu: Gpu) -> Finding:
+    """A size that is given must fit into what the share leaves: vLLM takes all of it, whatever its share."""
     left = int(min(_share(case, gpu), _free(gpu))) - case.model.weight_bytes(case.recipe) - VLLM_WORKSPACE_BYTES
-    return min(left, int(case.recipe.generator.gpu_kv_cache_gib * 2**30)) if case.recipe.generator.gpu_kv_cache_gib else left
+    share, given_gib = case.recipe.generator.gpu_memory_utilization, case.recipe.generator.gpu_kv_cache_gib
+    if not given_gib:
+        return _kv_cache(case, left, "generator.gpu_memory_utilization")
+    if given_gib * 2**30 <= left:
+        return _kv_cache(case, int(given_gib * 2**30), "generator.gpu_kv_cache_gib")
+    found = f"{gigabytes(max(0, left))} left for the cache by generator.gpu_memory_utilization = {share:g} on a {gpu.name}"
+    lower = f"lower generator.gpu_kv_cache_gib to {floor(10 * left / 2**30) / 10:g}, or " if left > 2**30 else ""
+    change = f"{lower}raise generator.gpu_memory_utilization"
+    return Finding("KV cache", "failed", found, f"generator.gpu_kv_cache_gib = {given_gib:g}", change)
 
 
 def _kv_cache(case: _Case, cache_bytes: int, key: str) -> Finding:
-    """One sequence of model.max_length must fit, or vLLM does not start; fewer than max_sequences means fewer at once, which is slower."""
+    """One sequence of model.max_length must fit, or vLLM does not start; fewer than max_sequences means fewer at once, which is slower.
+
+    key: the recipe's, which limits the cache.
+    """
     recipe, generator, a_token, one = case.recipe, case.recipe.generator, case.token_bytes, case.one_sequence_tokens
     capacity = max(0, cache_bytes // a_token)
     typical = case.model.prompt_tokens + generator.max_tokens
     found = f"{gigabytes(max(0, cache_bytes))} for the cache: {capacity:,} tokens of {a_token:,} bytes"
     if capacity < one:
         needed = f"{one:,} tokens ({gigabytes(one * a_token)}) for one sequence of model.max_length = {recipe.model.max_length}"
-        value = generator.kv_cache_gib if key.endswith("gib") else generator.gpu_memory_utilization
+        value = getattr(generator, key.removeprefix("generator."))
         more = f" to {one * a_token / 2**30 * 1.05:.3g} or more" if key.endswith("gib") else ""
         return Finding("KV cache", "failed", found, needed, f"raise {key} (now {value:g}){more}, or lower model.max_length")
     at_once = int(capacity // typical)

@@ -12,6 +12,8 @@ DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
 FLOAT32_BYTES = 4
 GRADIENT_BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed's reduce_bucket_size, which is allocated whole on a GPU; on a CPU only pages that are written to count."""
+SENDING_BUFFER_BYTES = 2 * 256 * 2**20
+"""What packing holds beside the copy of the weights that is sent: nccl two of weight_sync/sender.py's buffers, ipc one."""
 LOGIT_COPIES = 4
 """float32 tensors [chunk, V] alive at once: logits, log-softmax, its exponential, their product (core/logprobs.token_entropy)."""
 
@@ -160,6 +162,8 @@ class LearnerSettings:
     has_reference: bool = False
     """A second copy of the start model is loaded for the KL (loss.kl_coefficient)."""
     on_gpu: bool = False
+    sends_weights: bool = False
+    """From GPU to GPU, of a copy of all weights on the learner's; else they are written into the host's shared memory."""
     num_averaged_sets: int = 0
     """Float32 copies of the trained weights that learner.average keeps, on the host."""
     num_rows: int | None = None
@@ -187,16 +191,23 @@ class LearnerMemory:
     logits: int
     kept: int = 0
     """On a CPU, where blocks that the backward pass has freed stay with the process: activations and logits, in the step as well."""
+    staged: int = 0
+    """The copy of all weights that is sent to generators, and the buffers that it is packed into; on the first rank."""
     host: int = 0
     """What lies in the host's memory in any case: what offload moves there, and what learner.average keeps."""
 
     @property
+    def at_rest(self) -> int:
+        """Between steps, when gradients are gone: while weights are published, and generators work."""
+        return self.weights + self.reference + self.optimizer + self.staged
+
+    @property
     def backward_peak(self) -> int:
-        return self.weights + self.reference + self.optimizer + self.gradients + self.activations + self.logits
+        return self.at_rest + self.gradients + self.activations + self.logits
 
     @property
     def step_peak(self) -> int:
-        return self.weights + self.reference + self.optimizer + self.step + self.kept
+        return self.at_rest + self.step + self.kept
 
     @property
     def peak(self) -> int:
@@ -223,6 +234,7 @@ def learner_memory(shape: ModelShape, settings: LearnerSettings, num_parameters:
         step         4 N / R, the flat gradient, and 8 N / R (4 N / R on a GPU) that torch's AdamW makes for its denominator
         activations  (see activation_bytes_per_token) a token; one layer's MLP gradients more, 3 w i; checkpointing: one layer's
         logits       4 float32 tensors [chunk, V], and the head's weight gradient, w V H, before it is added
+        staged       w P, and buffers, where weights go from GPU to GPU
         averages     4 N / R on the host for each set of weights that is kept (learner.average), and once more while it is saved or used
         kept         on a CPU activations and logits again, beside the step: the C library keeps freed blocks (a GPU's allocator uses them)
 
@@ -256,6 +268,7 @@ def learner_memory(shape: ModelShape, settings: LearnerSettings, num_parameters:
         activations=activations,
         logits=logits,
         kept=0 if settings.on_gpu else activations + logits,
+        staged=width * total + SENDING_BUFFER_BYTES if settings.sends_weights else 0,
         host=host,
     )
 

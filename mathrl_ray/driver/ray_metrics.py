@@ -4,7 +4,8 @@ Made by job.py inside a Ray connection, told by the recorder. Ray forgets a gaug
 a step may take longer: a thread sets each again until the run ends, or its stage has ended. Whatever fails here costs one warning,
 not the run.
 
-    row        values of its stage noted and set          rewound    all forgotten: the rows that are written again bring theirs
+    begin      the time alone, of the stage "starting": a run that hangs before its first row is seen to hang
+    row        values of its stage noted and set          rewound    all forgotten, as at the beginning: rows written again bring theirs
     linger     at the end, where a Prometheus answers at RAY_PROMETHEUS_HOST: two export intervals, so that it has the last values too
 """
 
@@ -12,6 +13,7 @@ import contextlib
 import os
 import threading
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +26,9 @@ LINGER_INTERVALS = 2.0
 """Export intervals: one until the numbers are with Ray's agent, one for whoever scrapes it."""
 PROBE_LIMIT_S = 1.0
 POLL_S = 0.1
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+STARTING = "starting"
+"""The stage label while no row has come yet."""
 
 
 class Gauge(Protocol):
@@ -55,9 +60,14 @@ class RayMetrics:
         """Of each stage that is shown; the present one is the last."""
         self._told_s: dict[str, float] = {}
         """When each stage's last row came."""
+        self._begin()
         self._lock, self._over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._repeat, daemon=True, name="ray metrics")
         self._thread.start()
+
+    def _begin(self) -> None:
+        self._values = {STARTING: {(LAST_ROW, ()): time.time()}}
+        self._told_s[STARTING] = time.monotonic()
 
     def row(self, row: Mapping[str, Any]) -> None:
         """A row was written."""
@@ -76,7 +86,7 @@ class RayMetrics:
     def rewound(self, metrics_bytes: int) -> None:
         """Rows were taken back: their numbers are not shown again."""
         with self._lock:
-            self._values.clear()
+            self._begin()
 
     def close(self) -> None:
         """Set nothing from now on."""
@@ -144,7 +154,10 @@ def is_scraped(environment: Mapping[str, str] = os.environ) -> bool:
     if not host.startswith(("http://", "https://")):
         return False
     try:
-        with urllib.request.urlopen(f"{host.rstrip('/')}/api/v1/query?query=vector(1)", timeout=PROBE_LIMIT_S) as answer:
+        # Past http_proxy where the address is this machine's, which no proxy reaches.
+        handlers = [urllib.request.ProxyHandler({})] if urllib.parse.urlsplit(host).hostname in LOOPBACK else []
+        question = f"{host.rstrip('/')}/api/v1/query?query=vector(1)"
+        with urllib.request.build_opener(*handlers).open(question, timeout=PROBE_LIMIT_S) as answer:
             return bool(answer.status == 200)
     except (OSError, ValueError):  # nobody there, or no address
         return False

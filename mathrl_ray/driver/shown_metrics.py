@@ -7,6 +7,7 @@ a running total too, since a run that goes back to a checkpoint takes some of it
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, get_args
 
 from mathrl_ray.types import Outcome
@@ -47,7 +48,7 @@ def _by(label: str, name: str, help: str, keys: Mapping[str, str]) -> ShownMetri
 
 
 SHOWN: tuple[ShownMetric, ...] = (
-    ShownMetric(LAST_ROW, "Unix time of the stage's last row of metrics.jsonl"),
+    ShownMetric(LAST_ROW, "Unix time of the stage's last row of metrics.jsonl, or of the beginning where none has come"),
     ShownMetric(STALENESS_BOUND, "driver.max_staleness: what staleness may be at most"),
     _plain("step", "Training step, or round, of the last row", "step"),
     _plain("policy_version", "Publications of weights since the stage began", "policy_version"),
@@ -107,13 +108,15 @@ SHOWN: tuple[ShownMetric, ...] = (
 
 
 def values_of(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, str], float]]:
-    """(name, labels beside run and stage, value) of all numbers of a row that are shown; NaN where the row says so.
+    """(name, labels beside run and stage, value) of all numbers of a row that are shown; NaN where the row says so, or null.
 
     >>> list(values_of({"learner_wait_s": 2.5, "spans": []}))
     [('mathrl_wait_seconds', {'role': 'learner'}, 2.5)]
     """
     for metric in SHOWN:
         for key, labels in metric.keys.items():
-            value = row.get(key)
-            if isinstance(value, (int, float)):
+            value = row.get(key, "")
+            if value is None:  # measured, and there is none: the number of an earlier row must not stay
+                yield metric.name, labels, nan
+            elif isinstance(value, (int, float)):
                 yield metric.name, labels, float(value)

@@ -5,9 +5,11 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.parse
 import urllib.request
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,24 @@ def test_prometheus_has_every_metric_with_the_last_rows_values_and_down_leaves_n
     assert begun
     assert monitoring.running() == {}
     assert not any(process(each.pid) for each in begun.values())
+
+
+def test_what_answers_on_the_loopback_is_not_asked_through_a_proxy(tmp_path, monkeypatch):
+    monkeypatch.setenv("MATHRL_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(monitoring, "START_LIMIT_S", 2.0)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # where nobody is
+    folder().mkdir(parents=True)
+    with HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            monitoring._start("prometheus", ["sleep", "60"])
+            monitoring._wait_for("prometheus", f"http://127.0.0.1:{server.server_port}/")
+            assert "prometheus" in monitoring.running()
+        finally:
+            monitoring.down()
+            server.shutdown()
 
 
 def test_the_dashboard_is_what_its_maker_gives_and_its_panels_do_not_overlap():

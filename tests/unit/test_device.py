@@ -2,7 +2,7 @@ import pytest
 
 from mathrl_ray.actors.placement import absent_model_text, plan_for
 from mathrl_ray.config import RecipeError
-from mathrl_ray.device import attention_implementation, choose_device
+from mathrl_ray.device import attention_implementation, choose_device, limit_gpu_memory, release_cached_memory
 from mathrl_ray.recipe_file import load_recipe
 from mathrl_ray.sections import GeneratorSection
 
@@ -90,6 +90,19 @@ def test_the_learner_gets_what_the_generator_leaves_of_a_shared_gpu():
     assert GeneratorSection(gpu_memory_utilization=0.99).share_left == 0.02
 
 
+def test_only_on_a_shared_gpu_the_learner_keeps_within_its_share_and_gives_back_what_it_does_not_use(monkeypatch):
+    import torch
+
+    calls = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", calls.append)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("empty"))
+    alone, shared = choose_device("cuda", num_gpus=2, num_engines=2), choose_device("cuda", num_gpus=1, num_engines=2, placement="shared")
+    for device in (alone, shared):
+        limit_gpu_memory(device, 0.68)
+        release_cached_memory(device)
+    assert calls == [0.68, "empty"]
+
+
 SHARING = {
     '[generator]\nreplicas = 2\n[device]\nplacement = "shared"': "is for one learner and one generator on one GPU",
     '[learner]\nnum_ranks = 2\n[device]\nplacement = "shared"': "is for one learner and one generator on one GPU",
@@ -134,3 +147,4 @@ def test_a_model_that_is_not_on_a_node_names_the_engine_and_the_node():
     assert text.startswith(
         "model.path = /models/qwen is not there on every node: generator-0 is on gpu-2 (10.0.0.7), which does not have it"
     )
+    assert "HF_HOME to such a folder where the nodes' Ray is started and for the job itself" in text

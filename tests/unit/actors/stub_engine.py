@@ -29,6 +29,9 @@ class StubEngine:
         await asyncio.sleep(slow_s)
         return "facts"
 
+    async def is_set_up(self):
+        return self.child is not None
+
     async def has(self):
         return self.child.pid, self.file
 

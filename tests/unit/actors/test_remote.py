@@ -137,6 +137,18 @@ def test_behaviour_21_a_killed_actor_is_replaced_behind_the_same_object_and_name
     assert ray.get_actor("generator-0") == generator.handle != first
 
 
+def test_before_a_new_actor_sets_up_its_engine_room_is_made_and_the_old_ones_is_gone(started):
+    seen = []
+
+    async def make_room():
+        seen.append((started.dead(), await call(ray.get_actor("generator-0"), "generator-0", "is_set_up", limit=SOON)))
+
+    started.generator.before_restart = make_room
+    started.run(started.generator.restart())
+    assert seen == [(True, False)]
+    started.note()
+
+
 def test_what_is_in_flight_when_an_actor_is_killed_fails_at_once(started):
     async def kill_meanwhile():
         waits = [asyncio.create_task(started.generator.generate([("wait", 30)])) for _ in range(20)]

@@ -84,6 +84,12 @@ def test_bases_are_pinned_by_a_version():
     assert all(re.fullmatch(r"[\w/]+:\d[\w.-]*", base) for base in bases)
 
 
+def test_the_base_for_gpus_has_the_cuda_of_the_pinned_torch():
+    cuda = {"2.13.0": "13.0"}  # of torch's wheel: it needs cuda-toolkit 13.0; look again where the pin changes
+    (torch,) = re.findall(r'"torch==(\d[\d.]*)"', (REPOSITORY / "pyproject.toml").read_text())
+    assert f"nvidia/cuda:{cuda[torch]}." in (REPOSITORY / "Dockerfile").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_steps_of_the_cpu_target_run_in_order_outside_docker(tmp_path):

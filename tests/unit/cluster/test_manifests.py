@@ -103,11 +103,37 @@ def test_a_runtime_env_is_what_ray_takes_and_gives_a_stopped_run_time_to_save(na
     assert int(RuntimeEnv(**held)["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]) > 30
 
 
-def test_commands_in_the_heads_of_these_files_name_files_that_exist_and_pass_check():
+def heads():
+    """(file's name, its comment lines) of all files that say how they are used."""
     for path in [CLUSTER / "ray_up.yaml", CLUSTER / "runtime_env.yaml", *(CLUSTER / "kuberay").glob("*.yaml"), CLUSTER / "slurm.sh"]:
-        head = "\n".join(line for line in path.read_text().splitlines() if line.startswith("#"))
+        yield path.name, "\n".join(line for line in path.read_text().splitlines() if line.startswith("#"))
+
+
+def test_a_command_that_names_a_model_of_the_hub_gives_the_job_the_folder_that_its_nodes_have():
+    commands = [line for _, head in heads() for line in head.splitlines() if re.search(r"jobs/\w+\.py jobs/recipes/qwen", line)]
+    assert len(commands) == 3
+    for command in commands:
+        given = dict(re.findall(r"(HF_HOME)=(\S+)", command))
+        for name in re.findall(r"--runtime-env cluster/(\S+)", command):
+            given = read(name)["env_vars"]
+        assert given.get("HF_HOME", "").startswith(("/shared/", "/data/")), command
+
+
+def test_what_ray_up_starts_ray_with_is_what_its_job_gets():
+    text = (CLUSTER / "ray_up.yaml").read_text()
+    assert len(homes := re.findall(r"HF_HOME=(\S+)", text)) == 3
+    assert len(set(homes)) == 1
+
+
+def test_kuberays_version_knows_the_token_of_a_secret():
+    told = [re.findall(r"KubeRay (\d\.\d+)\S* or newer", head) for name, head in heads() if name in ("raycluster.yaml", "rayjob.yaml")]
+    assert told == [["1.6"], ["1.6"]]  # authOptions.secretName: in the API reference of 1.6.2, not in that of 1.5.1
+
+
+def test_commands_in_the_heads_of_these_files_name_files_that_exist_and_pass_check():
+    for file, head in heads():
         for name in re.findall(r"(?:cluster|jobs)/[\w./-]+\.(?:yaml|sh|py|toml)", head):
-            assert (REPOSITORY / name).is_file(), f"{path.name} names {name}"
+            assert (REPOSITORY / name).is_file(), f"{file} names {name}"
         for job, recipe, rest in re.findall(r"jobs/(\w+)\.py (jobs/\S+\.toml)((?: [a-z_]+\.[a-z_]+=\S+)*)", head):
             overrides = [word.rstrip('"') for word in rest.split()]
             assert main(job, [str(REPOSITORY / recipe), *overrides, "--check"]) == 0

@@ -67,10 +67,20 @@ def test_it_runs_on_the_gpus_that_its_head_names_and_says_that_it_was_never_run(
 @every_recipe
 def test_the_learner_and_the_cache_fit_the_cards_with_room_to_spare(path):
     recipe, device = planned(path)
-    card = Gpu("NVIDIA L4", 24 * GIB, 23 * GIB) if path.stem == "lora_24gb" else H100
+    fits(recipe, device, Gpu("NVIDIA L4", int(22.5 * GIB), 22 * GIB) if path.stem == "lora_24gb" else H100)
+
+
+def fits(recipe, device, card):
     node = replace(NODE, num_gpus=8, gpus=(card,) * 8)
     findings = {finding.name: finding for finding in check_memory_needs(recipe, device, [node], NEEDS, recipe.study.stages)}
     assert {name: finding.verdict for name, finding in findings.items()} == dict.fromkeys(findings, "ok"), findings
+
+
+def test_what_the_head_of_one_gpu_advises_for_48_gb_fits_such_a_card():
+    head = (QWEN / "one_gpu.toml").read_text().partition("\n[")[0]
+    (advised,) = (line.removeprefix("#   ").split() for line in head.splitlines() if line.startswith("#   "))
+    assert "generator.sleep=true" in advised
+    fits(*planned(QWEN / "one_gpu.toml", *advised), Gpu("NVIDIA L40S", 48 * GIB, int(44.5 * GIB)))
 
 
 def test_the_estimate_is_for_this_models_shapes():
@@ -97,6 +107,9 @@ def test_vllms_own_classes_take_the_generators_arguments(path, model_folder):
     assert config.scheduler_config.enable_chunked_prefill == generator.chunked_prefill
     assert config.cache_config.gpu_memory_utilization == generator.gpu_memory_utilization
     assert config.cache_config.enable_prefix_caching == generator.prefix_caching
+    assert config.cache_config.cache_dtype == generator.kv_cache_dtype
+    assert config.model_config.enforce_eager == (not generator.cuda_graphs)
+    assert config.model_config.enable_sleep_mode == generator.sleep
     assert config.weight_transfer_config.backend == device.weight_transport
 
 
@@ -119,6 +132,7 @@ CHANGES = {
     "generator.kv_on_update=keep": {"enable_prefix_caching": False},
     "generator.max_batched_tokens=16384": {"max_num_batched_tokens": 16384},
     "generator.max_batched_tokens=512": {"max_num_batched_tokens": 2048},  # model.max_length
+    "generator.sleep=true device.placement=shared": {"enable_sleep_mode": True},
 }
 
 
@@ -126,10 +140,18 @@ CHANGES = {
 def test_a_key_of_the_generator_reaches_vllm(change, model_folder):
     recipe, device = planned(QWEN / "grpo.toml")
     before = engine_arguments(recipe, device, model_folder)
-    after = engine_arguments(planned(QWEN / "grpo.toml", change)[0], device, model_folder)
+    after = engine_arguments(planned(QWEN / "grpo.toml", *change.split())[0], device, model_folder)
     for name, value in CHANGES[change].items():
         assert getattr(before, name) != value
         assert getattr(after, name) == value
+
+
+def test_the_finished_configuration_has_what_no_recipe_of_ours_sets(model_folder):
+    changes = "generator.kv_cache_dtype=fp8_e4m3", "generator.cuda_graphs=false", "generator.gpu_kv_cache_gib=3"
+    arguments = engine_arguments(*planned(QWEN / "grpo.toml", *changes), model_folder)
+    config = replace(arguments, skip_tokenizer_init=True).create_engine_config()
+    assert (config.cache_config.cache_dtype, config.model_config.enforce_eager) == ("fp8_e4m3", True)
+    assert config.cache_config.kv_cache_memory_bytes == 3 * GIB
 
 
 def test_on_the_cpu_what_it_cannot_do_is_off_whatever_the_recipe_says(model_folder):

@@ -15,6 +15,7 @@ from mathrl_ray.commands.resource_checks import (
     check_threads,
     num_checkpoints,
 )
+from mathrl_ray.device import choose_device
 
 
 def test_qwen_math_fits_an_80_gb_card_with_16k_tokens_and_checkpointing_and_not_with_64k_without(tmp_path):
@@ -108,6 +109,83 @@ def test_averages_of_weights_must_fit_the_hosts_beside_gpus(tmp_path):
     poor = memory(10, average="ema")
     assert "11.5 GiB offloaded or averaged" in poor.needed
     assert poor.change.startswith('set learner.average = "none"')
+
+
+SHARED = choose_device("cuda", num_gpus=1, num_engines=2, placement="shared")
+
+
+def shared(tmp_path, generator, card=H100, learner=None):
+    learner = {"gradient_checkpointing": True, **(learner or {})}
+    recipe = gpu_recipe(tmp_path, generator={"max_tokens": 1024, **generator}, learner=learner, device={"placement": "shared"})
+    return findings_of(recipe, SHARED, replace(NODE, num_gpus=1, gpus=(card,)))
+
+
+def test_a_generator_that_sleeps_must_fit_beside_the_resting_learner_when_it_wakes(tmp_path):
+    def awake(utilization):
+        return shared(tmp_path, {"sleep": True, "gpu_memory_utilization": utilization})["memory with both awake"]
+
+    # 79 free, less two contexts of 1.5: 76. At rest (2 + 12 + 2) x 1,543,714,304 bytes + 0.5 GiB = 23.5 GiB; the generator 0.85 x 80 = 68
+    refused = awake(0.85)
+    assert (refused.verdict, refused.found) == ("failed", "NVIDIA H100 80GB HBM3 with 76.0 GiB for both")
+    assert refused.needed == "learner at rest 23.5 GiB, generator 68.0 GiB (generator.gpu_memory_utilization = 0.85)"
+    # 23.5 may be 0.9 of the rest: (76 - 26.1) / 80 = 0.62
+    assert refused.change == "lower generator.gpu_memory_utilization to 0.62"
+    assert [awake(share).verdict for share in (0.62, 0.63, 0.72)] == ["ok", "warning", "failed"]
+
+
+def test_where_no_share_is_small_enough_for_both_the_learner_must_take_less(tmp_path):
+    small = replace(H100, memory_bytes=24 * GIB, free_bytes=23 * GIB)
+    refused = shared(tmp_path, {"sleep": True, "gpu_memory_utilization": 0.5}, small)["memory with both awake"]
+    assert refused.verdict == "failed"
+    assert refused.change.startswith('set learner.offload = "optimizer"')
+    offloaded = shared(tmp_path, {"sleep": True, "gpu_memory_utilization": 0.5}, small, {"offload": "optimizer"})
+    assert offloaded["memory with both awake"].verdict == "ok"  # 23 - 3 - 12 = 8, and 2.9 + 2.9 + 0.5 are at rest
+
+
+def test_a_sleeping_generator_leaves_the_learner_all_but_its_context_and_an_awake_one_what_its_share_leaves(tmp_path):
+    def learner(**generator):
+        return shared(tmp_path, {"gpu_memory_utilization": 0.3, **generator})
+
+    assert "76.0 GiB for one learner rank" in learner(sleep=True)["learner memory"].found
+    assert "52.0 GiB for one learner rank" in learner()["learner memory"].found  # 79 - 24 - 3
+    assert "memory with both awake" not in learner()
+
+
+def test_weights_of_a_sleeping_generator_lie_in_the_hosts_memory(tmp_path):
+    # vLLM's processes 1.8 GiB; 2 x 1,543,714,304 bytes = 2.9 GiB
+    assert "generators 1.8 GiB" in shared(tmp_path, {})["memory"].needed
+    assert "generators 4.7 GiB" in shared(tmp_path, {"sleep": True})["memory"].needed
+
+
+def test_the_copy_that_is_sent_counts_between_gpus_and_not_in_shared_memory(tmp_path):
+    recipe = gpu_recipe(tmp_path, **CHECKPOINTED)
+    node = replace(NODE, num_gpus=2, gpus=(H100, H100))
+    written = choose_device("cuda", num_gpus=2, num_engines=2, weight_transport="shared_memory")
+    assert "staged 3.4 GiB" in findings_of(recipe, CUDA, node)["learner memory"].needed  # 2.9 and two buffers of 256 MiB
+    assert "staged" not in findings_of(recipe, written, node)["learner memory"].needed
+
+
+def test_a_cache_of_a_given_size_must_fit_into_the_share(tmp_path):
+    def cache(gib):
+        return shared(tmp_path, {"gpu_memory_utilization": 0.3, "gpu_kv_cache_gib": gib})["KV cache"]
+
+    # 0.3 x 80 - 2.875 - 2 = 19.12 GiB
+    refused = cache(19.2)
+    assert (refused.verdict, refused.needed) == ("failed", "generator.gpu_kv_cache_gib = 19.2")
+    assert refused.found.startswith("19.1 GiB left for the cache by generator.gpu_memory_utilization = 0.3")
+    assert refused.change == "lower generator.gpu_kv_cache_gib to 19.1, or raise generator.gpu_memory_utilization"
+    assert cache(19.1).verdict == "ok"
+    assert cache(19.1).found.startswith("19.1 GiB for the cache")
+
+
+def test_a_cache_of_a_given_size_that_holds_no_sequence_is_to_be_raised_itself(tmp_path):
+    # 1,536 tokens and a block of 128, of 28,672 bytes: 0.0444 GiB, and 5 % more
+    small = shared(tmp_path, {"gpu_memory_utilization": 0.3, "gpu_kv_cache_gib": 0.02})["KV cache"]
+    assert small.verdict == "failed"
+    assert small.change == "raise generator.gpu_kv_cache_gib (now 0.02) to 0.0467 or more, or lower model.max_length"
+    few = shared(tmp_path, {"gpu_memory_utilization": 0.3, "gpu_kv_cache_gib": 1})["KV cache"]
+    assert few.verdict == "warning"
+    assert "raise generator.gpu_kv_cache_gib, or" in few.change
 
 
 def test_gpus_without_known_memory_are_a_warning(tmp_path):

@@ -9,6 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from mathrl_ray.core.memory_advice import change_that_fits
 from mathrl_ray.core.memory_estimate import (
     GRADIENT_BUCKET_ELEMENTS,
+    SENDING_BUFFER_BYTES,
     LearnerSettings,
     ModelShape,
     activation_bytes_per_token,
@@ -98,6 +99,17 @@ def test_a_gpu_holds_a_whole_gradient_bucket_and_offload_moves_the_optimizer_to_
     assert (moved.optimizer, moved.step, moved.host) == (0, 0, on_gpu.optimizer + on_gpu.step)
 
 
+def test_a_copy_that_is_sent_lies_beside_the_states_at_rest_and_in_training():
+    from mathrl_ray.weight_sync.sender import BUFFER_BYTES
+
+    assert SENDING_BUFFER_BYTES == 2 * BUFFER_BYTES
+    kept, sent = (learner_memory(TINY, replace(SETTINGS, has_reference=True, sends_weights=sends)) for sends in (False, True))
+    assert (kept.staged, sent.staged) == (0, 4 * 1592 + SENDING_BUFFER_BYTES)
+    assert kept.at_rest == (4 + 4 + 12) * 1592  # weights, reference, optimizer
+    assert sent.at_rest - kept.at_rest == sent.backward_peak - kept.backward_peak == sent.step_peak - kept.step_peak == sent.staged
+    assert learner_memory(TINY, replace(SETTINGS, sends_weights=True, lora_rank=3)).staged == sent.staged  # whole, adapters merged
+
+
 def test_adapters_leave_gradients_and_moments_of_their_own_only():
     # rank 3: q 8 + 8, k and v 8 + 4 each, o 8 + 8, gate, up and down 8 + 16 each: 128 numbers a layer and rank
     assert TINY.num_adapter_parameters(3) == 2 * 3 * (16 + 2 * 12 + 16 + 3 * 24) == 768
@@ -158,6 +170,7 @@ settings = st.builds(
     lora_rank=st.sampled_from([0, 8]),
     on_gpu=st.booleans(),
     offload=st.sampled_from(["none", "optimizer"]),
+    sends_weights=st.booleans(),
     num_rows=st.sampled_from([None, 0, 2, 64]),
 )
 

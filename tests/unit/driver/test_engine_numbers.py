@@ -1,10 +1,12 @@
 """Numbers of the engines: as vLLM tells them, and several in one."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
+import ray
 
-from mathrl_ray.actors.engine_statistics import EngineNotes
+from mathrl_ray.actors.engine_statistics import EngineNotes, stat_loggers
 from mathrl_ray.driver.engine_numbers import combined
 from mathrl_ray.types import EngineStatistics
 
@@ -27,6 +29,18 @@ def test_a_field_that_vllm_does_not_have_any_more_counts_as_nothing():
     notes = EngineNotes()
     notes.record(SimpleNamespace(), SimpleNamespace())
     assert notes.take() == EngineStatistics(0.0, 0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("in_ray", [True, False])
+def test_an_engine_inside_ray_gets_vllms_own_logger_beside_the_notes(in_ray, monkeypatch):
+    wrappers = SimpleNamespace(RayPrometheusStatLogger=object(), ray_metrics=None)  # vLLM itself takes 10 s to import
+    monkeypatch.setitem(sys.modules, "vllm.v1.metrics", SimpleNamespace(ray_wrappers=wrappers))
+    monkeypatch.setattr(ray, "is_initialized", lambda: in_ray)
+    notes = EngineNotes()
+    make_notes, *others = stat_loggers(notes)
+    assert make_notes(None, 0) is notes
+    assert others == ([wrappers.RayPrometheusStatLogger] if in_ray else [])
+    assert (wrappers.ray_metrics is ray.util.metrics) == in_ray
 
 
 def test_two_engines_become_one_by_means_of_shares_and_sums_of_counts():
