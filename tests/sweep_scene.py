@@ -80,7 +80,7 @@ class SweepScene:
     def summary(self):
         return json.loads((self.root / "mine" / "summary.json").read_text())
 
-    def until(self, holds, limit_s=25):
+    def until(self, holds, limit_s=60):
         deadline = time.monotonic() + limit_s
         while not holds():
             assert time.monotonic() < deadline, (self.diary("begin"), self.statuses())
